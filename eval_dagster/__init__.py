@@ -88,10 +88,8 @@ if TYPE_CHECKING:
         Row,
         TaskSample,
     )
-    from eval_dagster.tasks.base import NO_SUBJECT, BaseTask
-    from eval_dagster.tasks.doc import Doc, SamplingMethod
-    from eval_dagster.tasks.doc_task import DocTask, doc_task
-    from eval_dagster.tasks.idk import IDKMixin
+    from eval_dagster.tasks.base import NO_SUBJECT, BaseTask, IDKMixin
+    from eval_dagster.tasks.doc import Doc, DocTask, SamplingMethod, doc_task
     from eval_dagster.tasks.language import Language
     from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle, TaskStyle
     from eval_dagster.versions.hashes import code_version, file_hash, package_versions, stable_hash
@@ -243,10 +241,8 @@ _PLACES = {
     "models.base": "Model ModelBackend ModelHandle",
     "models.usage": "Usage",
     "records": "Completion GenerationSettings Loglikelihood Message MetricContext ModelResponse Request ResponseType Role Row TaskSample",
-    "tasks.base": "NO_SUBJECT BaseTask",
-    "tasks.doc": "Doc SamplingMethod",
-    "tasks.doc_task": "DocTask doc_task",
-    "tasks.idk": "IDKMixin",
+    "tasks.base": "NO_SUBJECT BaseTask IDKMixin",
+    "tasks.doc": "Doc DocTask SamplingMethod doc_task",
     "tasks.language": "Language",
     "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
     "versions.hashes": "code_version file_hash package_versions stable_hash",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from eval_dagster.datasets.looking import LookingReader, without_network
+from eval_dagster.datasets.reader import LookingReader, without_network
 from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
 from eval_dagster.lake.attempts import Attempt, attempts_of_model
 from eval_dagster.lake.files import LakeFile

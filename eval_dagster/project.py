@@ -24,7 +24,7 @@ from eval_dagster.stores.shared_locks import SharedLocks
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import registered_tasks, registry_names
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.ordered import shots_of
+from eval_dagster.tasks.benchmark import shots_of
 from eval_dagster.texts.suggestions import did_you_mean
 from eval_dagster.tracking.tracker import Tracker
 from eval_dagster.users_code import calling, limited

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.table import Table
 
 from eval_dagster.cli.console import errors, out, print_next, say
-from eval_dagster.datasets.mirroring import MirrorPart, merged, parts_of
+from eval_dagster.datasets.split_files import MirrorPart, merged
 from eval_dagster.errors import DataError, EvalDagsterError
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
@@ -24,7 +24,7 @@ def mirror(folder: Path, suite: str | None) -> None:
     parts: list[MirrorPart] = []
     for name in evals:
         task, subjects = project.task(name), project.subjects(name)
-        found = list(parts_of(project.reader, task, subjects, fewshot=project.num_fewshot(name) > 0))
+        found = list(project.reader.read_from(task, subjects, fewshot=project.num_fewshot(name) > 0))
         if not found:
             out.print(f"{name}: its rows are in a folder or come with the task; nothing to fetch", highlight=False)
         parts += found

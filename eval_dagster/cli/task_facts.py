@@ -8,8 +8,8 @@ from typing import Any
 
 from eval_dagster.metrics.base import response_kind
 from eval_dagster.records import Completion
-from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.benchmark import AdapterTask
 
 TaskClass = type[BaseTask[Any]]
 _COMMIT = 8

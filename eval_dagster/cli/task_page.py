@@ -32,9 +32,8 @@ from eval_dagster.stages.partition import allowed_execution
 from eval_dagster.stages.prompts import shared_names
 from eval_dagster.stages.snapshot import check_names
 from eval_dagster.task_files.loading import select_subjects
-from eval_dagster.tasks.adapter_task import AdapterTask
-from eval_dagster.tasks.formatter import Formatter
-from eval_dagster.tasks.ordered import OrderedTask, shots_of
+from eval_dagster.tasks.base import Formatter
+from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of
 from eval_dagster.texts.figures import counted
 from eval_dagster.texts.suggestions import did_you_mean

@@ -1,7 +1,11 @@
-"""Reads a task's rows from the task itself, a folder, a mirror of the Hub, or the Hub."""
+"""Reads a task's rows from the task itself, a folder, a mirror of the Hub, or the Hub.
+
+`LookingReader` is for somebody who only looks: it records nothing, and asks no other machine unless it may.
+"""
 
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.datasets.hub import HubRepo, current_commit
-from eval_dagster.datasets.ordered_rows import OrderedRows
-from eval_dagster.datasets.origin import BenchmarkOrigin, Origin, Stored
-from eval_dagster.datasets.split_files import SplitFolder
-from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, TaskDefinitionError, described
+from eval_dagster.datasets.origin import BenchmarkOrigin, OrderedRows, Origin, Stored
+from eval_dagster.datasets.split_files import MirrorPart, SplitFolder
+from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, FarError, TaskDefinitionError, described
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.stores.locks import locked
-from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
-from eval_dagster.tasks.benchmark import DatasetSplit
-from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.benchmark import AdapterTask, DatasetSplit, OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions.hashes import code_version, file_stamp
@@ -195,10 +196,8 @@ class DatasetReader:
         with self._folders_named(task):
             return self._origin(task).source()
 
-    def read_from(
-        self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False
-    ) -> Iterator[tuple[str, str, tuple[str, ...], Stored]]:
-        """The datasets that a task reads, which a mirror can hold: Hub id, configuration, splits and place of each.
+    def read_from(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> Iterator[MirrorPart]:
+        """The splits that a task reads and a mirror can hold: none if the rows are in a folder or the task brings them.
 
         Raises:
             DatasetNotFoundError: The commit of a dataset is not known, and the Hub is out of reach.
@@ -209,12 +208,13 @@ class DatasetReader:
             for split in named:
                 if not _is_folder(split.path) and not split.files:  # named files have no place in a mirror of splits
                     place = self._files(split.path, task.DATASET_REVISION or split.revision, 1)
-                    yield split.path, split.config or _ONE_CONFIG, (split.split,), place
+                    yield MirrorPart(path=split.path, config=split.config or _ONE_CONFIG, splits=(split.split,), origin=place)
         elif not _brings_rows(task) and not _is_folder(task.DATASET_PATH):
             configs = [_ONE_CONFIG] if task.SUBJECT_FIELD else [subject_name(subject) for subject in subjects]
             place = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
+            splits = tuple(_parts(_splits(task, fewshot)))
             for config in configs:
-                yield task.DATASET_PATH, config, tuple(_parts(_splits(task, fewshot))), place
+                yield MirrorPart(path=task.DATASET_PATH, config=config, splits=splits, origin=place)
 
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
         if issubclass(task, AdapterTask):
@@ -396,3 +396,74 @@ def _splits(task: TaskClass, fewshot: bool) -> list[str]:
 def _parts(splits: Sequence[str]) -> list[str]:
     """The splits of the dataset: `validation+test` is one after the other."""
     return list(dict.fromkeys(part for split in splits for part in split.split("+")))
+
+
+class _Refused(BaseException):
+    """Something asked for another machine. It is no `Exception`, since libraries catch these and try again for a minute."""
+
+
+@contextmanager
+def without_network() -> Iterator[None]:
+    """Raise `FarError` where code within the block, in any thread of this process, opens a connection or looks up an address."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise _Refused
+
+    originals = {(owner, name): getattr(owner, name) for owner, name in ((socket.socket, "connect"), (socket, "getaddrinfo"))}
+    try:
+        for owner, name in originals:
+            setattr(owner, name, refuse)
+        yield
+    except _Refused:
+        raise FarError("files have to be fetched, or another machine asked first") from None
+    finally:
+        for (owner, name), original in originals.items():
+            setattr(owner, name, original)
+
+
+class LookingReader(DatasetReader):
+    """Reads as `DatasetReader` does, and records no commit.
+
+    Unless it `fetches`, its methods raise `FarError` if the dataset is not on this machine.
+    """
+
+    def __init__(self, mirror: Path | None, folder: Path | None, *, fetches: bool) -> None:
+        """The places are the same as of `DatasetReader`."""
+        super().__init__(mirror, folder)
+        self._fetches = fetches
+
+    @classmethod
+    def of(cls, reader: DatasetReader, *, fetches: bool) -> "LookingReader":
+        """A reader of the same places."""
+        return cls(reader._mirror, reader._folder, fetches=fetches)
+
+    def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
+        """Return a value that changes whenever the rows could have changed."""
+        with self._guard(task):
+            return super().stamp(task, subjects, fewshot=fewshot)
+
+    def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> dict[str, list[Row]]:
+        """Return the rows of one subject by split."""
+        with self._guard(type(task)):
+            if not self._fetches and isinstance(task, AdapterTask) and not any(task.BENCHMARK.splits(subject, fewshot=fewshot)):
+                raise FarError("")  # its package brings them, and may fetch them
+            return super().read(task, subject, fewshot=fewshot, limit=limit)
+
+    def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
+        """Check whether the dataset exists, without reading a row."""
+        with self._guard(task):
+            super().check(task, subjects, fewshot=fewshot)
+
+    @contextmanager
+    def _guard(self, task: TaskClass) -> Iterator[None]:
+        if self._fetches:
+            yield
+            return
+        try:
+            with without_network():
+                yield
+        except FarError as error:
+            raise FarError(f"the rows of {task.NAME} have to be fetched first") from error
+
+    def _locked_commit(self, path: str) -> str:
+        return self._lock.get(path) or current_commit(path)

@@ -1,4 +1,4 @@
-"""A dataset as a folder of split files: a mirror of the Hub, or a task's own."""
+"""A dataset as a folder of split files, which is a mirror of the Hub or a task's own, and what is written into a mirror."""
 
 import re
 import shutil
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.datasets.csv_files import Types
-from eval_dagster.datasets.row_files import rows_of
+from eval_dagster.datasets.origin import Stored
+from eval_dagster.datasets.row_files import Types, rows_of
 from eval_dagster.errors import DatasetNotFoundError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.base import subject_name
@@ -125,3 +125,48 @@ def _split_files(folder: Path) -> dict[str, list[Path]]:
         if found := _SPLIT_FILE.fullmatch(file.name):
             by_split.setdefault(found["split"], []).append(file)
     return by_split
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorPart:
+    """Splits of one configuration of a dataset, and their source."""
+
+    path: str
+    """Hub id."""
+    config: str
+    splits: tuple[str, ...]
+    origin: Stored
+
+    def folder(self, mirror: Path) -> Path:
+        """Its folder in a mirror."""
+        return mirror / self.path / self.config
+
+    def missing(self, mirror: Path) -> list[str]:
+        """The splits that a mirror lacks."""
+        there = split_names(self.folder(mirror))
+        return [split for split in self.splits if split not in there]
+
+    def size(self, mirror: Path) -> int | None:
+        """Bytes of what a mirror lacks; None if the Hub does not tell."""
+        missing = self.missing(mirror)
+        return self.origin.size(self.config, missing) if missing else 0
+
+    def write(self, mirror: Path) -> None:
+        """Write what a mirror lacks, each split whole or not at all.
+
+        Raises:
+            DatasetNotFoundError: The dataset lacks a split.
+            DataError: The rows cannot be read.
+        """
+        for split in self.missing(mirror):
+            self.origin.save(self.config, split, self.folder(mirror))
+
+
+def merged(parts: Sequence[MirrorPart]) -> list[MirrorPart]:
+    """Each configuration once, with all of its splits."""
+    found: dict[tuple[str, str], MirrorPart] = {}
+    for part in parts:
+        known = found.get((part.path, part.config))
+        splits = tuple(dict.fromkeys([*(known.splits if known else ()), *part.splits]))
+        found[part.path, part.config] = MirrorPart(path=part.path, config=part.config, splits=splits, origin=part.origin)
+    return list(found.values())

@@ -10,8 +10,7 @@ from eval_dagster.prompts.gold_scores import GoldScores, Judged
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, Role, Sample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.formatter import Formatter, join_cue
+from eval_dagster.tasks.base import BaseTask, Formatter, join_cue
 
 _BEGIN = re.compile(r"<\|begin_of_text\|>|<\|startoftext\|>|<bos>|\A<s>")
 """Begin tokens. `<s>` counts at the start alone, since it is HTML for struck-out text elsewhere."""

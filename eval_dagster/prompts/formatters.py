@@ -9,7 +9,7 @@ from eval_dagster.config.models import SystemRole
 from eval_dagster.errors import ModelError
 from eval_dagster.models.base import ConversationalHandle, ModelHandle
 from eval_dagster.records import Message, Role
-from eval_dagster.tasks.formatter import Formatter
+from eval_dagster.tasks.base import Formatter
 from eval_dagster.versions.hashes import code_version, stable_hash
 
 

@@ -14,13 +14,23 @@ from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationF
 from eval_dagster.prompts.unusable import question_id, unaskable_prompt
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.tasks.adapter_task import AdapterTask
-from eval_dagster.tasks.answers import check_prompt, check_settings, contexts_of, given_gold, gold_indices, shown, texts_of, truths_of
-from eval_dagster.tasks.base import BaseTask, FewshotStrategy
-from eval_dagster.tasks.benchmark import RenderSettings
-from eval_dagster.tasks.formatter import Formatter
-from eval_dagster.tasks.ordered import OrderedTask
-from eval_dagster.tasks.samples import MissingFieldError, NullFieldError, TaskRow, place_of, row_name
+from eval_dagster.tasks.base import BaseTask, FewshotStrategy, Formatter
+from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, RenderSettings
+from eval_dagster.tasks.samples import (
+    MissingFieldError,
+    NullFieldError,
+    TaskRow,
+    check_prompt,
+    check_settings,
+    contexts_of,
+    given_gold,
+    gold_indices,
+    place_of,
+    row_name,
+    shown,
+    texts_of,
+    truths_of,
+)
 from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions.hashes import canonical_json, stable_hash, text_hash
 

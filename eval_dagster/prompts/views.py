@@ -10,7 +10,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.records import Completion, Loglikelihood, MetricContext, ModelResponse, ResponseType, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.benchmark import OrderedTask
 from eval_dagster.tasks.samples import TaskRow
 
 _CHANGEABLE = (list, dict, MetricContext)

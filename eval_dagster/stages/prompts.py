@@ -20,8 +20,7 @@ from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_fi
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, require_execution
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
-from eval_dagster.tasks.adapter_task import AdapterTask
-from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
 from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
 

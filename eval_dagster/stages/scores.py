@@ -39,9 +39,8 @@ from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, allowed_execution, require_execution
 from eval_dagster.stages.results import StageResult, error_warning, preview_samples
 from eval_dagster.stages.snapshot import read_samples
-from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.benchmark import Answer, ScoreError
+from eval_dagster.tasks.benchmark import AdapterTask, Answer, ScoreError
 from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions.hashes import code_version, definition_version, package_versions, stable_hash
 

@@ -2,8 +2,7 @@
 
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import Row
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.idk import IDKMixin
+from eval_dagster.tasks.base import BaseTask, IDKMixin
 from eval_dagster.tasks.style import ClozeStyle, MCStyle
 
 

@@ -4,8 +4,7 @@ import re
 
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
 from eval_dagster.records import Row
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.idk import IDKMixin
+from eval_dagster.tasks.base import BaseTask, IDKMixin
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 
 

@@ -3,8 +3,7 @@
 from eval_dagster.metrics.choice_letter import ChoiceLetter
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import ResponseType, Row
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.idk import IDKMixin
+from eval_dagster.tasks.base import BaseTask, IDKMixin
 from eval_dagster.tasks.style import MCStyle, get_n_letters
 
 _FIELDS = (

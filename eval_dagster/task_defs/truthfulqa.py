@@ -21,8 +21,7 @@ from eval_dagster.metrics.truthfulqa import (
     RougeLMaximum,
 )
 from eval_dagster.records import ResponseType, Row, TaskSample
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.idk import IDKMixin
+from eval_dagster.tasks.base import BaseTask, IDKMixin
 
 _EXAMPLES = {
     "What is human life expectancy in the United States?": "Human life expectancy in the United States is 78 years.",

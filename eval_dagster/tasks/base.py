@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - a hook's default need not read the row
-"""`BaseTask`: a benchmark's definition in code.
+"""`BaseTask` defines a benchmark in code; `Formatter` turns its conversation into text, and `IDKMixin` adds a choice "I don't know".
 
 The hooks bear the names of Aleph Alpha's eval-framework, so that a benchmark written for it reads the same here.
 """
@@ -9,13 +9,48 @@ from contextlib import contextmanager
 from enum import Enum
 from inspect import Parameter, signature
 from random import Random
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
-from eval_dagster.errors import DataError
+from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
-from eval_dagster.tasks.formatter import Formatter, join_cue
-from eval_dagster.tasks.style import TaskStyler
+from eval_dagster.tasks.style import BPBStyle, TaskStyler
+
+
+class Formatter(Protocol):
+    """Turns a conversation into one prompt. A last assistant message is a cue: it stays open, and the model continues it."""
+
+    name: str
+    """The same as in `prompt_format` of evals.yaml."""
+    has_special_tokens: bool
+    """Whether the prompt contains the special tokens, so that a tokenizer must not add any."""
+
+    def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
+        """Return the prompt, with the marks of `images` images before the text of the last user turn.
+
+        Raises:
+            ModelError: The model takes no images, or refuses these messages.
+        """
+        ...
+
+    def answer_gap(self, question: str, answer: str) -> str:
+        """Return the text between a user turn and an answer if neither has white space there."""
+        ...
+
+    def version(self) -> str:
+        """Hash of everything that can change a prompt."""
+        ...
+
+
+def join_cue(cue: str, answer: str) -> str:
+    """Cue and answer, once each, with one space between them if neither has white space there."""
+    if not cue or not answer or answer.startswith(cue):
+        return answer or cue
+    if cue[-1].isspace() or answer[0].isspace():
+        return cue + answer
+    return f"{cue} {answer}"
+
 
 SubjectType = TypeVar("SubjectType")
 FewshotStrategy = Literal["random", "first", "balanced"]
@@ -320,3 +355,60 @@ def subject_name(subject: Any) -> str:
     if isinstance(subject, tuple):
         return ",".join(subject_name(part) for part in subject)
     return str(subject.value if isinstance(subject, Enum) else subject)
+
+
+_SCORES = (TernaryScore, DistributionalCorrectnessScore)
+
+
+class IDKMixin(BaseTask[Any]):
+    """Adds "I don't know" to the choices of a task: `class MMLU_IDK(IDKMixin, MMLU)`, with a `NAME` of its own.
+
+    It is the last choice, never the correct one, and never the answer of a few-shot example. For a task with `_get_choices` it is among
+    these choices: if the prompt lists them with labels, it gets a line and its label is scored. Otherwise the scores, which divide by
+    characters, would compare a letter with a sentence. A wrong answer costs as much as a correct one gains, and the prompt states this rule
+    (Kalai et al. 2025, arXiv:2509.04664). Both scores come before the task's own metrics, unless `METRICS` is set.
+    """
+
+    IDK_CHOICE = "I don't know."
+    """The text of the last choice. It has the same space before it as the others."""
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Put the scores first.
+
+        Raises:
+            TaskDefinitionError: The task does not score all its choices, or is named before the mixin.
+        """
+        given = "METRICS" in vars(cls)
+        super().__init_subclass__(**arguments)
+        owner = next((parent for parent in cls.__mro__[1:] if "METRICS" in vars(parent)), None)
+        if owner is None:
+            return  # a mixin itself
+        if getattr(cls, "RESPONSE_TYPE", None) is not ResponseType.LOGLIKELIHOODS or isinstance(cls.TASK_STYLER, BPBStyle):
+            raise TaskDefinitionError(
+                f'task class {cls.__name__} adds "I don\'t know" to {owner.__name__}, whose choices are not all scored; '
+                "expected ResponseType.LOGLIKELIHOODS, and another styler than BPBStyle"
+            )
+        if any(issubclass(parent, BaseTask) and not issubclass(parent, IDKMixin) for parent in cls.__mro__[: cls.__mro__.index(IDKMixin)]):
+            raise TaskDefinitionError(f"task class {cls.__name__} names IDKMixin too late; write: class {cls.__name__}(IDKMixin, ...)")
+        if not given and not issubclass(owner, IDKMixin):
+            cls.METRICS = (*_SCORES, *(metric for metric in cls.METRICS if metric not in _SCORES))
+            cls.HEADLINE_METRIC = vars(cls).get("HEADLINE_METRIC")
+
+    def _get_initial_prompt_text(self, item: Row) -> str:
+        rule = f"A wrong answer loses as much as a correct one gains. Where you are not sure, answer: {self.IDK_CHOICE}"
+        return "\n\n".join(text for text in (super()._get_initial_prompt_text(item), rule) if text)
+
+    def _get_choices(self, item: Row) -> list[str]:
+        return [*super()._get_choices(item), self.IDK_CHOICE]
+
+    def _get_possible_completions(self, item: Row) -> list[str] | None:
+        choices = super()._get_possible_completions(item) or []
+        if self._gives_choices() and len(choices) == len(self._get_choices(item)):
+            return choices
+        gap = " " if choices and choices[0].startswith(" ") else ""
+        return [*choices, f"{gap}{self.IDK_CHOICE}"]
+
+    @classmethod
+    def _gives_choices(cls) -> bool:
+        """Whether the task has `_get_choices`."""
+        return any("_get_choices" in vars(parent) for parent in cls.__mro__ if parent not in (IDKMixin, BaseTask))

@@ -14,10 +14,8 @@ from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Row, Sample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.tasks.adapter_task import AdapterTask
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.formatter import Formatter
-from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.base import BaseTask, Formatter
+from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import build_samples
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -10,7 +10,7 @@ from eval_dagster.records import Completion, Loglikelihood, Sample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_defs.capitals import CONTINENTS, COUNTRIES
-from eval_dagster.task_files.definition import check_task
+from eval_dagster.task_files.loading import check_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples
 

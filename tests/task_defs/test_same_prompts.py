@@ -16,8 +16,7 @@ from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.records import Request
 from eval_dagster.task_files.registries import registered
-from eval_dagster.tasks.adapter_task import adapter_task
-from eval_dagster.tasks.benchmark import DatasetSplit
+from eval_dagster.tasks.benchmark import DatasetSplit, adapter_task
 from eval_dagster.tasks.samples import build_samples
 
 ROOT = Path(__file__).resolve().parents[2]

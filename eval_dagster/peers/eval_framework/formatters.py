@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from eval_dagster.errors import ModelError
 from eval_dagster.records import Message, Role, TaskSample
-from eval_dagster.tasks.formatter import Formatter
+from eval_dagster.tasks.base import Formatter
 
 
 class BaseFormatter:

@@ -26,7 +26,7 @@ from eval_dagster.peers.eval_framework.task_views import answered
 from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import NO_SUBJECT, SubjectType, subject_name
-from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.benchmark import OrderedTask
 from eval_dagster.tasks.samples import is_whole
 
 log = logging.getLogger("eval_dagster.eval_framework")

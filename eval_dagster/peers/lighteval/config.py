@@ -12,7 +12,7 @@ from eval_dagster.peers.lighteval.metric_classes import known_metric, metric_cla
 from eval_dagster.peers.lighteval.task import DocMaker, LightevalTask
 from eval_dagster.records import Row
 from eval_dagster.tasks.base import FewshotStrategy
-from eval_dagster.tasks.doc_task import DocFunction, with_task_name
+from eval_dagster.tasks.doc import DocFunction, with_task_name
 
 _STRATEGIES: Mapping[str | None, FewshotStrategy] = {
     None: "balanced",

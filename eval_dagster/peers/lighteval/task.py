@@ -13,8 +13,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.peers.lighteval.metric_classes import DOC_INDEX
 from eval_dagster.peers.lighteval.prompts import chat_messages, plain_prompt
 from eval_dagster.records import Message, MetricContext, Row, TaskSample
-from eval_dagster.tasks.doc import Doc, SamplingMethod
-from eval_dagster.tasks.doc_task import DocFunction, Docs, DocTask, with_task_name
+from eval_dagster.tasks.doc import Doc, DocFunction, Docs, DocTask, SamplingMethod, with_task_name
 from eval_dagster.tasks.samples import row_name
 
 

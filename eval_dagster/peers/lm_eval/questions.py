@@ -9,8 +9,8 @@ from typing import Any
 
 from eval_dagster.peers.lm_eval.generation import text_settings
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
+from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.benchmark import Answer
-from eval_dagster.tasks.formatter import Formatter
 
 _POSITIONS = "positions"
 _REPEATS = "repeats"

@@ -5,8 +5,8 @@ from typing import Any
 
 from eval_dagster.errors import DataError
 from eval_dagster.records import Message, ResponseType, Role, TaskSample
+from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.benchmark import Answer, ScoreError
-from eval_dagster.tasks.formatter import Formatter
 
 _ERROR = "$error"
 _RETRYABLE = "$retryable"

@@ -18,7 +18,7 @@ from eval_dagster.tasks.doc import Doc
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import ResponseType
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.doc_task import doc_task
+from eval_dagster.tasks.doc import doc_task
 
 
 class Tickets(BaseTask[str]):

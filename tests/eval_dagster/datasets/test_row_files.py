@@ -20,7 +20,7 @@ from eval_dagster.datasets.row_files import rows_of
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.records import ResponseType, Row
-from eval_dagster.task_files.definition import check_task
+from eval_dagster.task_files.loading import check_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples, unreadable_reason
 

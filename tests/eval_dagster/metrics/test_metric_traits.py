@@ -9,8 +9,7 @@ import pytest
 
 from eval_dagster import metrics
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, bounds_of, response_kind
-from eval_dagster.tasks.adapter_task import metric_class
-from eval_dagster.tasks.benchmark import BenchmarkMetric
+from eval_dagster.tasks.benchmark import BenchmarkMetric, metric_class
 
 PROPORTIONS = {
     "accuracy",

@@ -15,7 +15,7 @@ from eval_dagster.records import ModelResponse, Sample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.scores import score_response
 from eval_dagster.task_files.loading import load_task
-from eval_dagster.tasks.ordered import OrderedTask, shots_of
+from eval_dagster.tasks.benchmark import OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.versions.hashes import code_version
 

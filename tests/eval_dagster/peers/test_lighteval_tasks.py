@@ -22,11 +22,9 @@ from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sampl
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, ModelResponse, ResponseType, Row
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.task_files.definition import check_task
-from eval_dagster.task_files.loading import load_task
-from eval_dagster.tasks.base import BaseTask
+from eval_dagster.task_files.loading import check_task, load_task
+from eval_dagster.tasks.base import BaseTask, Formatter
 from eval_dagster.tasks.doc import SamplingMethod
-from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.samples import build_samples
 
 

@@ -16,9 +16,8 @@ from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sampl
 from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.loading import load_task, select_subjects
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.formatter import Formatter
-from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.base import BaseTask, Formatter
+from eval_dagster.tasks.benchmark import OrderedTask
 from eval_dagster.tasks.samples import TaskRow, build_samples
 
 FILES = Path(__file__).parent / "foreign"

@@ -26,11 +26,10 @@ from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Message, ModelResponse, ResponseType, Role, Row
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.task_files.definition import check_task
+from eval_dagster.task_files.loading import check_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.doc import Doc
-from eval_dagster.tasks.doc_task import doc_task
-from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.benchmark import OrderedTask
+from eval_dagster.tasks.doc import Doc, doc_task
 from eval_dagster.tasks.samples import build_samples
 
 SEEDS = Path(os.environ.get("EVAL_DAGSTER_SHARED") or Path(__file__).resolve().parents[4] / "shared") / "seeds"

@@ -19,7 +19,7 @@ from eval_dagster.prompts.formatters import (
     verbatim,
 )
 from eval_dagster.records import Message, ModelResponse, Request, Role
-from eval_dagster.tasks.formatter import Formatter
+from eval_dagster.tasks.base import Formatter
 
 SYSTEM = Message(Role.SYSTEM, "Be brief.")
 EXAMPLE = [Message(Role.USER, "Q: 1+1?\nA:"), Message(Role.ASSISTANT, " 2")]

@@ -25,11 +25,8 @@ from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.prompts.formatters import ConcatFormatter, IdentityFormatter, Llama3Formatter, formatter_for
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Message, ResponseType, Role, Row, TaskSample
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.doc import Doc
-from eval_dagster.tasks.doc_task import DocTask
-from eval_dagster.tasks.formatter import Formatter
-from eval_dagster.tasks.idk import IDKMixin
+from eval_dagster.tasks.base import BaseTask, Formatter, IDKMixin
+from eval_dagster.tasks.doc import Doc, DocTask
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 

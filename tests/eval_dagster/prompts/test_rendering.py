@@ -12,8 +12,7 @@ from eval_dagster.prompts.formatters import ConcatFormatter, IdentityFormatter, 
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import GenerationSettings, Message, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.tasks.base import BaseTask, FewshotStrategy
-from eval_dagster.tasks.formatter import Formatter
+from eval_dagster.tasks.base import BaseTask, FewshotStrategy, Formatter
 from eval_dagster.tasks.samples import build_samples
 
 ROWS = [{"country": country, "capital": capital} for country, capital in [("Germany", "Berlin"), ("France", "Paris"), ("Italy", "Rome")]]

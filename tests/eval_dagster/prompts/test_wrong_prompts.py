@@ -15,8 +15,7 @@ from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.records import Message, ResponseType, Role, Row
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.doc import Doc
-from eval_dagster.tasks.doc_task import doc_task
+from eval_dagster.tasks.doc import Doc, doc_task
 from eval_dagster.tasks.samples import build_samples
 
 

@@ -16,8 +16,7 @@ from eval_dagster.project import Project
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import STAGES, StageFailure
-from eval_dagster.tasks.adapter_task import adapter_task
-from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings
+from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings, adapter_task
 
 
 class Sums:

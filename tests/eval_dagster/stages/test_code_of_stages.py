@@ -32,7 +32,7 @@ INPUTS = {
     "eval_dagster.lake.files",
     "eval_dagster.lake.format.checksums",
     "eval_dagster.lake.format.damage",
-    "eval_dagster.tasks.ordered",
+    "eval_dagster.tasks.benchmark",
 }
 """Modules that find the inputs of a stage. The versions of the inputs are part of its fingerprint."""
 

@@ -27,7 +27,7 @@ TASK = """
     from eval_dagster.records import Loglikelihood, Message, ResponseType, Role, TaskSample
     from eval_dagster.tasks.base import BaseTask
     from eval_dagster.tasks.doc import Doc
-    from eval_dagster.tasks.doc_task import DocTask
+    from eval_dagster.tasks.doc import DocTask
 
     class SawContext(LoglikelihoodMetric):
         NAME = "saw_context"

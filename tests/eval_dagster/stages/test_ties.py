@@ -10,8 +10,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.task_defs import TASKS
-from eval_dagster.tasks.adapter_task import adapter_task
-from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings
+from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings, adapter_task
 
 ROWS = "question,right,wrong\nOne?,1,8\nTwo?,2,9\nThree?,3,7\nFour?,4,6\n"
 NATIVE = """

@@ -10,10 +10,9 @@ from eval_dagster.metrics.completion import ExactMatch, ExactNumber
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
 from eval_dagster.records import Completion, Loglikelihood, ResponseType, Row, TaskSample
-from eval_dagster.task_files.definition import check_task
+from eval_dagster.task_files.loading import check_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.doc import Doc
-from eval_dagster.tasks.doc_task import DocTask
+from eval_dagster.tasks.doc import Doc, DocTask
 from eval_dagster.tasks.style import MCStyle
 
 

@@ -14,8 +14,7 @@ from eval_dagster.peers.lighteval.config import LightevalTaskConfig
 from eval_dagster.records import Row
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_files.loading import load_task, select_subjects
-from eval_dagster.tasks.doc import Doc
-from eval_dagster.tasks.doc_task import doc_task
+from eval_dagster.tasks.doc import Doc, doc_task
 from eval_dagster.versions.hashes import code_version
 
 TASK_FILE = """
@@ -131,7 +130,7 @@ from lighteval.tasks.lighteval_task import LightevalTaskConfig
 from lighteval.tasks.requests import Doc
 
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
-from eval_dagster.tasks.doc_task import DocTask, doc_task
+from eval_dagster.tasks.doc import DocTask, doc_task
 
 
 def prompt(line, task_name: str = None):

@@ -15,10 +15,9 @@ from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Grammar, Message, MetricContext, ResponseType, Role, Row, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.task_files.definition import check_task
-from eval_dagster.tasks.doc import Doc, SamplingMethod
-from eval_dagster.tasks.doc_task import DocTask, doc_task, wanted_methods
-from eval_dagster.tasks.idk import IDKMixin
+from eval_dagster.task_files.loading import check_task
+from eval_dagster.tasks.base import IDKMixin
+from eval_dagster.tasks.doc import Doc, DocTask, SamplingMethod, doc_task, wanted_methods
 from eval_dagster.tasks.samples import TaskRow, build_samples
 
 ROWS = [

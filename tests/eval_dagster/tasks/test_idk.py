@@ -13,9 +13,8 @@ from eval_dagster.records import Loglikelihood, ResponseType, Row
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_defs.mmlu import MMLU
-from eval_dagster.task_files.definition import check_task
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.idk import IDKMixin
+from eval_dagster.task_files.loading import check_task
+from eval_dagster.tasks.base import BaseTask, IDKMixin
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle
 

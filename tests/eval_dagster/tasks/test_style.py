@@ -12,9 +12,8 @@ from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sampl
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, ResponseType, Role, Row
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.task_files.definition import check_task
-from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.formatter import Formatter
+from eval_dagster.task_files.loading import check_task
+from eval_dagster.tasks.base import BaseTask, Formatter
 from eval_dagster.tasks.language import Language
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.tasks.style import (

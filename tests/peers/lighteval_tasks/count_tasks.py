@@ -6,8 +6,7 @@ from pathlib import Path
 
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError
 from eval_dagster.peers.lighteval.config import LightevalTaskConfig
-from eval_dagster.task_files.definition import check_task
-from eval_dagster.task_files.loading import _import_file
+from eval_dagster.task_files.loading import _import_file, check_task
 
 
 def count(folder: Path) -> tuple[list[str], dict[str, list[str]]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.peers.lm_eval.index import VERSION, package_index
 from eval_dagster.peers.lm_eval.registry import LmEvalRegistry
-from eval_dagster.tasks.adapter_task import adapter_task
+from eval_dagster.tasks.benchmark import adapter_task
 
 _REASONS = {
     r"images or sound": "asks about images or sound",

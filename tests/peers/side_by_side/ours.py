@@ -12,7 +12,7 @@ from typing import Any
 
 from invented import SAMPLES, SUBJECTS, loglikelihood, mark, rows_of, texts
 
-from eval_dagster.datasets.ordered_rows import OrderedRows
+from eval_dagster.datasets.origin import OrderedRows
 from eval_dagster.errors import RequirementError
 from eval_dagster.metrics.base import RowMetric
 from eval_dagster.prompts.formatters import ConcatFormatter, Llama3Formatter
@@ -22,7 +22,7 @@ from eval_dagster.records import DatasetSource, ModelResponse, ResponseType, Row
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.scores import score_response
 from eval_dagster.task_files.loading import load_task
-from eval_dagster.tasks.ordered import OrderedTask, shots_of
+from eval_dagster.tasks.benchmark import OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples
 
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED", Path(__file__).resolve().parents[4] / "shared"))

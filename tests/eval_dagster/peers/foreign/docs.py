@@ -8,7 +8,7 @@ from lighteval.tasks.requests import Doc, SamplingMethod
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyPMILoglikelihood
-from eval_dagster.tasks.doc_task import doc_task
+from eval_dagster.tasks.doc import doc_task
 
 
 @doc_task(dataset_path="somebody/moons", sample_split="test", fewshot_split="train", metrics=[AccuracyLoglikelihood])
