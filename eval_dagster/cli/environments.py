@@ -8,8 +8,7 @@ import typer
 from eval_dagster.cli.console import out, print_table
 from eval_dagster.errors import RequirementError, UsageError
 from eval_dagster.peers.processes.environments import Environment
-from eval_dagster.peers.processes.installation import make_environment
-from eval_dagster.peers.processes.registry import ProcessRegistry
+from eval_dagster.peers.processes.registry import ProcessRegistry, make_environment
 from eval_dagster.project import Project, default_config_path
 from eval_dagster.task_files.registries import opened_registry, registered, registry_names
 

@@ -5,7 +5,7 @@ import inspect
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,19 +15,18 @@ from typing import Any
 import numpy as np
 
 from eval_dagster.errors import RequirementError, TaskDefinitionError
-from eval_dagster.peers.lm_eval.index import Entry
-from eval_dagster.peers.lm_eval.refusals import require_supported
+from eval_dagster.peers.lm_eval.questions import text_settings
 from eval_dagster.peers.workers.fetched_code import FETCHED_CODE, FetchedCodeError, function_that_fetches, without_fetched_code
 
 SEED = 1234
 """lm-eval's default seed of few-shot examples, and of NumPy."""
-GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
-"""Keys of a group that it does not set for its members."""
 ADVICE = (
     "lm-eval can have an environment of its own, with packages that eval_dagster lacks or has in other versions: "
     "`eval-dagster environments add lm_eval`"
 )
 """Advice if a task lacks a package. A worker in such an environment replaces it."""
+_SANDBOXED = {"humaneval": "humaneval", "mbpp": "mbpp"}
+"""Beginnings of the names of tasks that run code -> the task of this package that runs it in a sandbox."""
 _lock = threading.RLock()
 
 
@@ -41,7 +40,7 @@ class Leaf:
 
     def unresolved(self) -> dict[str, Any]:
         """The configuration with the names of its functions. Nothing is imported."""
-        return {**copy.deepcopy(_read(self.file)), **self.overrides}
+        return {**unresolved(self.file), **self.overrides}
 
     def load(self) -> dict[str, Any]:
         """The configuration with its functions. The module beside the YAML file is imported: lm-eval's own code, or the user's.
@@ -51,20 +50,61 @@ class Leaf:
         """
         require_supported(self.name, self.unresolved())
         try:
-            loaded = _read_with_functions(self.file)
+            loaded, fetching = _loaded(self.file)
             with seeded(), package_code():
                 overrides = _resolved(self.overrides)
         except (Exception, SystemExit) as error:  # a module may end the process if something that it needs is missing
+            reason = str(error)
+            if not isinstance(error, TaskDefinitionError | RequirementError):
+                # lm-eval advises to install packages in versions that this project does not work with.
+                said, _, _ = " ".join(reason.split()).partition(" Please install")
+                reason = f"{type(error).__name__}: {said.rstrip('.')}"
             advice = f"; {ADVICE}" if isinstance(error, ImportError | AssertionError | SystemExit) else ""
-            raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {_reason(error)}{advice}") from error
-        if (found := _function_that_fetches(self.file) or _fetching(overrides)) is not None:
-            raise TaskDefinitionError(f"lm_eval:{self.name} scores by evaluate.load, which {found} calls; that is {FETCHED_CODE}")
+            raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {reason}{advice}") from error
+        if (fetching := fetching or _fetching(overrides)) is not None:
+            raise TaskDefinitionError(f"lm_eval:{self.name} scores by evaluate.load, which {fetching} calls; that is {FETCHED_CODE}")
         config = {**copy.deepcopy(loaded), **overrides}
         for key in ("tag", "group", "task_list"):
             config.pop(key, None)
         given = config.get("metadata") or {}
         config["metadata"] = given if isinstance(given, dict) else {"_metadata": given}
         return config
+
+
+def require_supported(name: str, config: Mapping[str, Any]) -> None:
+    """Check a configuration whose functions are names.
+
+    Raises:
+        TaskDefinitionError: The task runs code that a model wrote, asks about images or sound, scores with fetched code, or generates text
+            in a way that eval_dagster does not support.
+    """
+    if config.get("unsafe_code"):
+        native = next((task for beginning, task in _SANDBOXED.items() if name.startswith(beginning)), None)
+        instead = f"; use `task: {native}`, which runs it in a sandbox" if native else ""
+        raise TaskDefinitionError(f"lm_eval:{name} is refused: lm-eval runs code that the model wrote, in its own process{instead}")
+    if "doc_to_image" in config or "doc_to_audio" in config:
+        raise TaskDefinitionError(
+            f"lm_eval:{name} asks about images or sound, which eval_dagster does not send to a model of lm-eval's tasks"
+        )
+    if config.get("output_type", "generate_until") != "generate_until" or "class" in config:
+        return
+    text_settings(name, config.get("generation_kwargs") or {})
+    if config.get("process_results") is not None:
+        return
+    # lm-eval calls a metric only of a generated text, unless a function scores the row.
+    import lm_eval.api.metrics  # noqa: F401 - it fills the registry
+    from lm_eval.api.registry import metric_registry
+
+    for metric in config.get("metric_list") or ():
+        given = metric.get("metric") if isinstance(metric, Mapping) else None
+        is_fetched = isinstance(metric, Mapping) and metric.get("hf_evaluate")
+        if is_fetched or (isinstance(given, str) and "/" not in given and given not in metric_registry):
+            raise TaskDefinitionError(f"lm_eval:{name} scores by evaluate.load({given!r}), which is {FETCHED_CODE}")
+
+
+def unresolved(file: Path) -> dict[str, Any]:
+    """The configuration of a task or a group with the names of its functions. Nothing is imported."""
+    return copy.deepcopy(_read(file))
 
 
 @cache
@@ -75,16 +115,13 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 @cache
-def _read_with_functions(file: Path) -> dict[str, Any]:
+def _loaded(file: Path) -> tuple[dict[str, Any], str | None]:
+    """The configuration with its functions, and the function that asks for code that would be fetched."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     with seeded(), package_code():
-        return dict(load_yaml(file, resolve_func=True))
-
-
-@cache
-def _function_that_fetches(file: Path) -> str | None:
-    return _fetching(_read_with_functions(file))
+        config = dict(load_yaml(file, resolve_func=True))
+    return config, _fetching(config)
 
 
 def _fetching(config: Mapping[str, Any]) -> str | None:
@@ -102,15 +139,6 @@ def _resolved(value: Any) -> Any:
         return [_resolved(each) for each in value]
     is_function = isinstance(value, str) and value.startswith("/") and Path(value).with_suffix(".py").is_file()
     return _import_fun_from_str(value) if is_function else value
-
-
-def _reason(error: BaseException) -> str:
-    """Why a module cannot be imported; if a package is missing, only this package."""
-    if isinstance(error, TaskDefinitionError | RequirementError):
-        return str(error)
-    # lm-eval advises to install packages in versions that this project does not work with.
-    said, _, _ = " ".join(str(error).split()).partition(" Please install")
-    return f"{type(error).__name__}: {said.rstrip('.')}"
 
 
 @contextmanager
@@ -203,66 +231,3 @@ def file_of(definition: Any) -> str:
 def is_of_task(file: str) -> bool:
     """Whether a file belongs to a task, of the package or a user, and not to another part of an installed package."""
     return "/lm_eval/tasks/" in file or bool(file and "/site-packages/" not in file and not file.startswith(sys.base_prefix))
-
-
-@dataclass(frozen=True)
-class Members:
-    """The tasks behind a name, and how their values become one."""
-
-    leaves: Sequence[Leaf]
-    is_macro: bool = False
-
-
-def members(entry: Entry, index: Mapping[str, Entry], folder: Path) -> Members:
-    """The tasks of a name: itself, the tasks of a tag, or the tasks of a group with the group's settings.
-
-    Raises:
-        TaskDefinitionError: A group names a task that does not exist.
-    """
-    leaves = list(_leaves(entry, index, folder, {}, ()))
-    unique = {leaf.name: leaf for leaf in leaves}
-    return Members(leaves=list(unique.values()), is_macro=entry.kind == "group" and _is_macro(folder / entry.file))
-
-
-def _leaves(entry: Entry, index: Mapping[str, Entry], folder: Path, overrides: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Leaf]:
-    if entry.name in path:
-        raise TaskDefinitionError(f"the group {entry.name!r} of lm-eval contains itself: {' -> '.join([*path, entry.name])}")
-    if entry.kind == "task":
-        yield Leaf(entry.name, folder / entry.file, dict(overrides))
-        return
-    if entry.kind == "tag":
-        for name in entry.members:
-            yield from _leaves(index[name], index, folder, overrides, (*path, entry.name))
-        return
-    yield from _of_group(group_config(folder / entry.file), index, folder, overrides, (*path, entry.name))
-
-
-def _of_group(
-    config: Mapping[str, Any], index: Mapping[str, Entry], folder: Path, overrides: Mapping[str, Any], path: tuple[str, ...]
-) -> Iterator[Leaf]:
-    own = {key: value for key, value in config.items() if key not in GROUP_KEYS}
-    merged = {**own, **overrides}
-    listed = config.get("task") or ()
-    for member in [listed] if isinstance(listed, str) else listed:
-        if isinstance(member, str):
-            name, given = member, {}
-        elif "group" in member and member["group"] not in index:
-            yield from _of_group(member, index, folder, merged, path)
-            continue
-        else:
-            key = "group" if "group" in member else "task"
-            name, given = member[key], {each: value for each, value in member.items() if each not in ("group", "task")}
-        if name not in index:
-            raise TaskDefinitionError(f"the group {path[-1]!r} of lm-eval names {name!r}, which is not there")
-        yield from _leaves(index[name], index, folder, {**merged, **given}, path)
-
-
-def group_config(file: Path) -> dict[str, Any]:
-    """The configuration of a group. No function is imported."""
-    return copy.deepcopy(_read(file))
-
-
-def _is_macro(file: Path) -> bool:
-    listed = group_config(file).get("aggregate_metric_list") or []
-    first = listed if isinstance(listed, dict) else next(iter(listed), {})
-    return first.get("weight_by_size", True) is False

@@ -1,19 +1,25 @@
-"""The names of lm-eval's tasks, groups and tags. Scanning its 13,000 YAML files takes seconds, so the result is kept on disk."""
+"""The names of lm-eval's tasks, groups and tags, and the tasks behind a name.
 
-from collections.abc import Mapping
+Scanning its 13,000 YAML files takes seconds, so the result is kept on disk.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from eval_dagster.errors import RequirementError
-from eval_dagster.peers.kept_files import kept_json
+from eval_dagster.errors import RequirementError, TaskDefinitionError
+from eval_dagster.peers.lm_eval.configurations import Leaf, unresolved
+from eval_dagster.peers.processes.registry import kept_json
 
 VERSION = "0.4.13"
 """The supported release of lm-eval: its inner modules are used, and they change between releases."""
 Kind = Literal["task", "group", "tag"]
 _FORMAT = 1
+_GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
+"""Keys of a group that it does not set for its members."""
 _KINDS: Mapping[str, Kind] = {"TASK": "task", "PY_TASK": "task", "GROUP": "group", "TAG": "tag"}
 
 
@@ -72,3 +78,98 @@ def scan(folder: Path) -> dict[str, Entry]:
         kind = _KINDS[entry.kind.name]
         found[name] = Entry(name, kind, file, tuple(sorted(entry.tags)) if kind == "tag" else ())
     return found
+
+
+@dataclass(frozen=True)
+class Members:
+    """The tasks behind a name, and how their values become one."""
+
+    leaves: Sequence[Leaf]
+    is_macro: bool = False
+
+
+def members(entry: Entry, index: Mapping[str, Entry], folder: Path) -> Members:
+    """The tasks of a name: itself, the tasks of a tag, or the tasks of a group with the group's settings.
+
+    Raises:
+        TaskDefinitionError: A group names a task that does not exist.
+    """
+    parts = _parts(entry, index, folder, lambda each: each.kind == "task", {}, ())
+    leaves = {task.name: Leaf(task.name, folder / task.file, given) for task, given in parts}
+    is_macro = False
+    if entry.kind == "group":
+        listed = unresolved(folder / entry.file).get("aggregate_metric_list") or []
+        first = listed if isinstance(listed, dict) else next(iter(listed), {})
+        is_macro = first.get("weight_by_size", True) is False
+    return Members(leaves=list(leaves.values()), is_macro=is_macro)
+
+
+def suite_evals(entry: Entry, index: Mapping[str, Entry], folder: Path, is_one_eval: Callable[[Entry], bool]) -> dict[str, dict[str, Any]]:
+    """A group whose tasks have no value in common, as evals of a suite: their settings by name.
+
+    A member that is not one eval is replaced by its own members.
+
+    Args:
+        entry: A task, a group or a tag.
+        index: All names.
+        folder: The folder that the files of the entries are relative to.
+        is_one_eval: Whether the tasks of a name have the same metrics.
+
+    Raises:
+        TaskDefinitionError: A group sets something for a member that no key of an eval sets.
+    """
+    evals: dict[str, dict[str, Any]] = {}
+    for part, given in _parts(entry, index, folder, lambda each: each.kind == "task" or is_one_eval(each), {}, ()):
+        if others := sorted(given.keys() - {"num_fewshot", "task_alias", "alias"}):
+            raise TaskDefinitionError(
+                f"the group sets {', '.join(others)} for lm_eval:{part.name}, which an eval of evals.yaml cannot set; write a YAML task of "
+                "your own that includes it, and name its file"
+            )
+        settings = {"num_fewshot": given["num_fewshot"]} if "num_fewshot" in given else {}
+        evals[part.name] = {"task": f"lm_eval:{part.name}", **settings}
+    return evals
+
+
+def _parts(
+    entry: Entry,
+    index: Mapping[str, Entry],
+    folder: Path,
+    is_part: Callable[[Entry], bool],
+    given: Mapping[str, Any],
+    path: tuple[str, ...],
+) -> Iterator[tuple[Entry, dict[str, Any]]]:
+    """The parts of a name, each with what the groups around it set; `path` are the names that led to this one."""
+    if entry.name in path:
+        raise TaskDefinitionError(f"the group {entry.name!r} of lm-eval contains itself: {' -> '.join([*path, entry.name])}")
+    if is_part(entry):
+        yield entry, dict(given)
+        return
+    path = (*path, entry.name)
+    if entry.kind == "tag":
+        for name in entry.members:
+            yield from _parts(index[name], index, folder, is_part, given, path)
+        return
+    yield from _of_group(unresolved(folder / entry.file), index, folder, is_part, given, path)
+
+
+def _of_group(
+    config: Mapping[str, Any],
+    index: Mapping[str, Entry],
+    folder: Path,
+    is_part: Callable[[Entry], bool],
+    given: Mapping[str, Any],
+    path: tuple[str, ...],
+) -> Iterator[tuple[Entry, dict[str, Any]]]:
+    merged = {**{key: value for key, value in config.items() if key not in _GROUP_KEYS}, **given}
+    listed = config.get("task") or ()
+    for member in [listed] if isinstance(listed, str) else listed:
+        name, own = member, {}
+        if not isinstance(member, str):
+            if "group" in member and member["group"] not in index:  # a group within the file
+                yield from _of_group(member, index, folder, is_part, merged, path)
+                continue
+            name = member["group" if "group" in member else "task"]
+            own = {key: value for key, value in member.items() if key not in ("group", "task")}
+        if name not in index:
+            raise TaskDefinitionError(f"the group {path[-1]!r} of lm-eval names {name!r}, which is not there")
+        yield from _parts(index[name], index, folder, is_part, {**merged, **own}, path)

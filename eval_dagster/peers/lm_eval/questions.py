@@ -1,19 +1,20 @@
 """The requests that lm-eval makes of a document, as questions of ours, and our answers as its instances."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from eval_dagster.peers.lm_eval.generation import text_settings
+from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.benchmark import Answer
 
 _POSITIONS = "positions"
 _REPEATS = "repeats"
+_MOST_TOKENS = 256
+"""lm-eval's default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +36,19 @@ def asked_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has
     def chat(messages: Sequence[dict[str, str]], **_: Any) -> str:
         return formatter.format([Message(Role(each["role"]), each["content"]) for each in messages])
 
+    turns: list[Message] = []
+    build = getattr(task, "build_qa_turn", None)
+
+    def noted(**given: Any) -> Any:
+        made = build(**given)  # type: ignore[misc]
+        turns.extend(Message(Role(each.role), each.content) for each in made)
+        return made
+
     _keep_templates()
     options: dict[str, Any] = {"apply_chat_template": has_chat, "chat_template": chat if has_chat else None}
-    with _noted_turns(task) as turns:
+    if build is not None:
+        task.build_qa_turn = noted
+    try:
         context = task.fewshot_context(
             doc,
             num_fewshot=num_fewshot,
@@ -46,29 +57,11 @@ def asked_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has
             gen_prefix=task.doc_to_prefix(doc) if hasattr(task, "doc_to_prefix") else None,
             **options,
         )
+    finally:
+        if build is not None:
+            del task.build_qa_turn
     made = task.construct_requests(doc=doc, ctx=context, metadata=(None, 0, task.config.repeats), **options)
     return Asked(instances=made if isinstance(made, list) else [made], context=context, turns=turns)
-
-
-@contextmanager
-def _noted_turns(task: Any) -> Iterator[list[Message]]:
-    """Note the turns of the examples and of the question that the task builds within the block."""
-    turns: list[Message] = []
-    build = getattr(task, "build_qa_turn", None)
-    if build is None:
-        yield turns
-        return
-
-    def noted(**given: Any) -> Any:
-        made = build(**given)
-        turns.extend(Message(Role(each.role), each.content) for each in made)
-        return made
-
-    task.build_qa_turn = noted
-    try:
-        yield turns
-    finally:
-        del task.build_qa_turn
 
 
 @cache
@@ -88,8 +81,26 @@ def questions_of(name: str, task: Any, doc: Row, asked: Asked) -> list[TaskSampl
             choices, positions = scored.setdefault(each.args[0], ([], []))
             choices.append(each.args[1])
             positions.append(position)
+        elif each.request_type == "loglikelihood_rolling":
+            others.append(_verbatim(each.args[0], ResponseType.PERPLEXITY, [position]))
         else:
-            others.append(_question(name, task, doc, each, position))
+            settings = text_settings(name, each.args[1])
+            others.append(
+                _verbatim(
+                    each.args[0],
+                    ResponseType.COMPLETION,
+                    [position],
+                    repeats=each.repeats,
+                    ground_truth=_targets(task, doc),
+                    stop_sequences=settings.stop_sequences,
+                    max_tokens=settings.max_tokens,
+                    temperature=settings.temperature or None,
+                    top_p=settings.top_p,
+                    top_k=settings.top_k,
+                    # Greedy texts of one prompt are all the same.
+                    num_samples=each.repeats if settings.temperature else 1,
+                )
+            )
     made = [
         _verbatim(
             context, ResponseType.LOGLIKELIHOODS, positions, possible_completions=choices, gold_indices=gold_positions(task, doc, positions)
@@ -99,26 +110,6 @@ def questions_of(name: str, task: Any, doc: Row, asked: Asked) -> list[TaskSampl
     if not made and not others:
         raise ValueError(f"lm_eval:{name} asks nothing about a document: it has no choices")
     return [replace(each, messages=asked.turns) if asked.turns and each.prompt == asked.context else each for each in (*made, *others)]
-
-
-def _question(name: str, task: Any, doc: Row, instance: Any, position: int) -> TaskSample:
-    if instance.request_type == "loglikelihood_rolling":
-        return _verbatim(instance.args[0], ResponseType.PERPLEXITY, [position])
-    settings = text_settings(name, instance.args[1])
-    return _verbatim(
-        instance.args[0],
-        ResponseType.COMPLETION,
-        [position],
-        repeats=instance.repeats,
-        ground_truth=_targets(task, doc),
-        stop_sequences=settings.stop_sequences,
-        max_tokens=settings.max_tokens,
-        temperature=settings.temperature or None,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        # Greedy texts of one prompt are all the same.
-        num_samples=instance.repeats if settings.temperature else 1,
-    )
 
 
 def _verbatim(prompt: str, kind: ResponseType, positions: list[int], *, repeats: int = 1, **fields: Any) -> TaskSample:
@@ -177,3 +168,42 @@ def answered(name: str, doc: Row, answers: Sequence[Answer]) -> list[Any]:
             instance.resps = responses
             found[position] = instance
     return [found[position] for position in sorted(found)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """The settings of the texts of an lm-eval task."""
+
+    stop_sequences: tuple[str, ...]
+    max_tokens: int
+    temperature: float
+    top_p: float | None
+    top_k: int | None
+
+
+def text_settings(name: str, given: Mapping[str, Any]) -> TextSettings:
+    """The settings in `generation_kwargs`, read as lm-eval's model for transformers reads them.
+
+    Raises:
+        TaskDefinitionError: A setting has no counterpart here, beam search for instance.
+    """
+    rest = dict(given)
+    until = rest.pop("until", None) or []
+    numbers = [rest.pop(key, None) for key in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")]
+    temperature, samples = float(rest.pop("temperature", 0.0) or 0.0), rest.pop("do_sample", None)
+    if samples is False:
+        temperature = 0.0
+    elif samples and not temperature:
+        temperature = 1.0
+    if rest.pop("num_beams", 1) != 1:
+        raise TaskDefinitionError(f"lm_eval:{name} wants beam search (num_beams), which eval_dagster has not")
+    top_p, top_k = rest.pop("top_p", None), rest.pop("top_k", None)
+    if rest:
+        raise TaskDefinitionError(f"lm_eval:{name} has the generation_kwargs {', '.join(sorted(rest))}, which eval_dagster does not know")
+    return TextSettings(
+        stop_sequences=tuple(dict.fromkeys(text for text in ([until] if isinstance(until, str) else until) if text)),
+        max_tokens=int(next((number for number in numbers if number is not None), _MOST_TOKENS)),
+        temperature=temperature,
+        top_p=top_p if temperature else None,
+        top_k=top_k if temperature else None,
+    )

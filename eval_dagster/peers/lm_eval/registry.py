@@ -1,6 +1,7 @@
-"""The registry `lm_eval`, and its benchmarks."""
+"""The registry `lm_eval`, its benchmarks, and their versions."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,13 +11,10 @@ from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.explanations import explain
 from eval_dagster.metrics.items import frozen, thawed
 from eval_dagster.peers.lm_eval import index
-from eval_dagster.peers.lm_eval.configurations import Leaf, Members, code_files, members, package_code
-from eval_dagster.peers.lm_eval.dataset_splits import dataset_splits
-from eval_dagster.peers.lm_eval.index import Entry
+from eval_dagster.peers.lm_eval.configurations import Leaf, code_files, file_of, functions_in, is_of_task, package_code
+from eval_dagster.peers.lm_eval.index import Entry, Members, members, suite_evals
 from eval_dagster.peers.lm_eval.questions import answered, asked_of, questions_of
-from eval_dagster.peers.lm_eval.suites import suite_evals
-from eval_dagster.peers.lm_eval.task_objects import metric_functions, read_rows, set_examples, task_over
-from eval_dagster.peers.lm_eval.versions import task_version
+from eval_dagster.peers.lm_eval.task_objects import dataset_splits, metric_functions, read_rows, set_examples, task_over
 from eval_dagster.peers.processes.benchmark import ProcessBenchmark
 from eval_dagster.peers.processes.process import WorkerProcess
 from eval_dagster.peers.processes.registry import ProcessRegistry
@@ -32,18 +30,18 @@ from eval_dagster.tasks.benchmark import (
     RenderSettings,
 )
 from eval_dagster.texts.suggestions import did_you_mean
-from eval_dagster.versions.hashes import stable_hash
+from eval_dagster.versions.hashes import file_hash, package_versions, stable_hash
 
+_VERSIONED = ("lm_eval", "datasets", "jinja2", "nltk", "numpy", "rouge_score", "sacrebleu", "scikit-learn")
+"""Packages that decide what a task gives."""
+_READ_BY_CODE = {".py", ".json", ".jsonl", ".txt", ".csv", ".tsv"}
 _RESPONSE_TYPES = {
     "generate_until": ResponseType.COMPLETION,
     "loglikelihood_rolling": ResponseType.PERPLEXITY,
 }
 _NO_CHAT = ("plain", "identity")
 _NO_FILTER = "none"
-_MODULES = (
-    *("configurations", "dataset_splits", "generation", "index", "questions", "refusals", "registry", "suites", "task_objects"),
-    "versions",
-)
+_MODULES = ("configurations", "index", "questions", "registry", "task_objects")
 """The modules of this package that decide what the worker gives."""
 
 
@@ -135,12 +133,23 @@ def own_names() -> Mapping[str, Listed]:
 
 
 def own_benchmark(name: str, folder: Path) -> "LmEvalBenchmark":
-    """A benchmark in this process. Raises as `LmEvalRegistry.benchmark`."""
+    """A benchmark in this process: of a name of the package, or of a YAML file, whose group may name tasks of the same folder.
+
+    Raises as `LmEvalRegistry.benchmark`.
+    """
     index.require_lm_eval()
-    if name.endswith((".yaml", ".yml")):
-        return _of_file(folder / name)
-    known = index.package_index()
-    return LmEvalBenchmark(name, members(_entry(name, known), known, index.package_folder()))
+    if not name.endswith((".yaml", ".yml")):
+        known = index.package_index()
+        return LmEvalBenchmark(name, members(_entry(name, known), known, index.package_folder()))
+    file = folder / name
+    if not os.path.isfile(file):  # noqa: PTH113 - false for a name that no file can have
+        raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
+    own = index.scan(file.parent)
+    entry = next((each for each in own.values() if each.file == file.name), None)
+    if entry is None:
+        raise TaskDefinitionError(f"{file} defines no task of lm-eval; expected a YAML file with a key `task` or `group`")
+    known = {**index.package_index(), **own} if entry.kind == "group" else own
+    return LmEvalBenchmark(entry.name, members(entry, known, file.parent))
 
 
 def own_suite(name: str) -> Mapping[str, Mapping[str, Any]]:
@@ -162,30 +171,32 @@ def _entry(name: str, known: Mapping[str, Entry]) -> Entry:
     return known[name]
 
 
-def _of_file(file: Path) -> "LmEvalBenchmark":
-    """The task or group of a YAML file. A group may name tasks of the same folder."""
-    if not os.path.isfile(file):  # noqa: PTH113 - false for a name that no file can have
-        raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
-    own = index.scan(file.parent)
-    entry = next((each for each in own.values() if each.file == file.name), None)
-    if entry is None:
-        raise TaskDefinitionError(f"{file} defines no task of lm-eval; expected a YAML file with a key `task` or `group`")
-    known = {**index.package_index(), **own} if entry.kind == "group" else own
-    return LmEvalBenchmark(entry.name, members(entry, known, file.parent))
-
-
 class LmEvalBenchmark:
     """A task of lm-eval, or a group or tag of tasks with the same metrics: its tasks are the subjects."""
 
     def __init__(self, name: str, of_name: Members) -> None:
+        """Take the tasks of a name.
+
+        Raises:
+            TaskDefinitionError: There are none, or they differ in the kind of request or in how they score.
+        """
         if not of_name.leaves:
             raise TaskDefinitionError(f"lm_eval:{name} has no tasks")
         self.name = name
         self.is_macro = of_name.is_macro
         self._leaves = {leaf.name: leaf for leaf in of_name.leaves}
+        self._version: str | None = None
         self._code_files: dict[str, frozenset[str]] = {}
         self._over: dict[tuple[str, int], tuple[BenchmarkRows, Any]] = {}
-        self._require_alike()
+        kinds: dict[str, list[str]] = {}
+        for leaf in of_name.leaves if len(of_name.leaves) > 1 else ():
+            kinds.setdefault(_kind(leaf), []).append(leaf.name)
+        if len(kinds) > 1:
+            shown = "; ".join(f"{len(names)} ({names[0]}, ...) with {kind}" for kind, names in kinds.items())
+            raise TaskDefinitionError(
+                f"lm_eval:{name} holds tasks of different kinds, which have no value in common ({shown}); "
+                f"`eval-dagster import-suite lm_eval:{name}` makes a suite of them"
+            )
 
     @property
     def subjects(self) -> Sequence[str]:
@@ -229,11 +240,9 @@ class LmEvalBenchmark:
 
     def version(self) -> str:
         """Hash of the packages, the configurations and the code beside them."""
+        if self._version is None:
+            self._version = stable_hash([[name, task_version(leaf.load())] for name, leaf in self._leaves.items()])
         return self._version
-
-    @cached_property
-    def _version(self) -> str:
-        return stable_hash([[name, task_version(leaf.load())] for name, leaf in self._leaves.items()])
 
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
         """The splits of a task's dataset. Raises `TaskDefinitionError` if examples are wanted of a task that has none."""
@@ -282,8 +291,13 @@ class LmEvalBenchmark:
                 found = task.process_results(row, filtered)
             part = "" if ensemble.name == _NO_FILTER else f"/{ensemble.name}"
             named = {f"{_metric_name(name)}{part}": value for name, value in found.items()}
-            _explain(instances, filtered, next(iter(named), None))
             values |= named
+            for instance, taken in zip(instances, filtered, strict=True):
+                texts = taken if isinstance(taken, list) else [taken]
+                if not all(isinstance(text, str) for text in texts) or set(texts) <= set(instance.resps):
+                    continue
+                for text in texts:  # the parts that the filter extracted
+                    explain("answer", text, next(iter(named), None))
         return values
 
     def _files(self, subject: str) -> frozenset[str]:
@@ -302,20 +316,6 @@ class LmEvalBenchmark:
             self._over[key] = (rows, task_over(self._leaves[subject], rows))
         return self._over[key][1]
 
-    def _require_alike(self) -> None:
-        """Raise `TaskDefinitionError` if the tasks differ in the kind of request or in how they score."""
-        if len(self._leaves) == 1:
-            return
-        kinds: dict[str, list[str]] = {}
-        for name, leaf in self._leaves.items():
-            kinds.setdefault(_kind(leaf), []).append(name)
-        if len(kinds) > 1:
-            shown = "; ".join(f"{len(names)} ({names[0]}, ...) with {kind}" for kind, names in kinds.items())
-            raise TaskDefinitionError(
-                f"lm_eval:{self.name} holds tasks of different kinds, which have no value in common ({shown}); "
-                f"`eval-dagster import-suite lm_eval:{self.name}` makes a suite of them"
-            )
-
 
 def _kind(leaf: Leaf) -> str:
     """The kind of request, the metrics and the number of examples of a task, in words."""
@@ -325,15 +325,41 @@ def _kind(leaf: Leaf) -> str:
     return f"{asked}, {', '.join(metrics) or 'the usual metrics'}, {config.get('num_fewshot') or 0} examples"
 
 
-def _explain(instances: Sequence[Any], filtered: Sequence[Any], name: str | None) -> None:
-    """Keep the parts of generated texts that a filter extracted."""
-    for instance, taken in zip(instances, filtered, strict=True):
-        texts = taken if isinstance(taken, list) else [taken]
-        if all(isinstance(text, str) for text in texts) and not set(texts) <= set(instance.resps):
-            for text in texts:
-                explain("answer", text, name)
-
-
 def _metric_name(name: str) -> str:
     """A slash in a metric's name would look like the name of a filter."""
     return name.replace("/", ".")
+
+
+def task_version(config: Mapping[str, Any]) -> str:
+    """Hash of a configuration with its functions, and of each file in their folders: helpers, and data that some of them read."""
+    sources: set[str] = set()
+    for function in functions_in(config):
+        own = file_of(function)
+        if not is_of_task(own):
+            own = str(getattr(sys.modules.get(str(getattr(function, "__module__", ""))), "__file__", None) or "")
+        if own.endswith(".py"):
+            sources.add(own)
+    hashes: dict[str, str] = {}
+    for source in sorted(sources):
+        beside = [path for path in Path(source).parent.iterdir() if path.suffix in _READ_BY_CODE] if is_of_task(source) else [Path(source)]
+        for path in sorted(each for each in beside if each.is_file()):
+            digest = file_hash(path)
+            # Two folders may have files of one name.
+            name = path.name if hashes.setdefault(path.name, digest) == digest else f"{path.parent.name}/{path.name}"
+            hashes[name] = digest
+    return stable_hash([package_versions(_VERSIONED), _plain(config), hashes])
+
+
+def _plain(value: Any) -> Any:
+    """A configuration without the parts that differ between machines: functions by name, no paths of the package."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items() if key != "config_source"}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, partial):
+        return ["partial", _plain(value.func), _plain(value.args), _plain(value.keywords)]
+    if callable(value):
+        return f"{value.__module__.rpartition('/')[2]}.{getattr(value, '__qualname__', type(value).__name__)}"
+    if isinstance(value, str):
+        return value.rpartition("site-packages/")[2]
+    return value if value is None or isinstance(value, bool | int | float) else repr(value)

@@ -1,19 +1,28 @@
-"""lm-eval's task objects over given rows. No class of lm-eval is patched: each object is of a subclass of its own class."""
+"""lm-eval's task objects over given rows, and the splits that the rows come from.
+
+No class of lm-eval is patched: each object is of a subclass of its own class.
+"""
 
 import datetime
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.peers.lm_eval.configurations import SEED, Leaf, code_files, package_code, seeded
-from eval_dagster.peers.lm_eval.dataset_splits import dataset_splits, example_split, split_of
 from eval_dagster.records import Row
-from eval_dagster.tasks.benchmark import BenchmarkRows, OpenSplit
+from eval_dagster.tasks.benchmark import BenchmarkRows, DatasetSplit, OpenSplit
 from eval_dagster.versions.hashes import stable_hash
+
+_KINDS = ("csv", "json", "parquet", "text")
+"""Names of readers of `datasets` that stand for a dataset of named files."""
+_NO_OPTION = ("data_files", "revision", "trust_remote_code", "streaming")
+_ON_HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@[^/]+)?/(.+)")
 
 
 class Docs(list[Row]):
@@ -38,7 +47,11 @@ class _Splits(dict[str, Any]):
 
 
 def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
-    """The documents that a task makes of the rows of its dataset: the evaluated ones, and those that examples are drawn from."""
+    """The documents that a task makes of the rows of its dataset: the evaluated ones, and those that examples are drawn from.
+
+    Raises:
+        DataError: A document holds a value that is not text, a number, a list or a mapping.
+    """
     import datasets
 
     config, folder = leaf.load(), leaf.file.parent
@@ -64,20 +77,16 @@ def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkR
         task = _built(config, {"download": download})
         evaluated = [dict(row) for row in task.eval_docs]
         examples = [dict(row) for row in task.fewshot_docs() or ()] if fewshot else []
-    _require_plain(leaf.name, [*evaluated, *examples])
-    return BenchmarkRows(evaluated=evaluated, examples=examples)
-
-
-def _require_plain(name: str, rows: Sequence[Row]) -> None:
-    """Raise `DataError` for a value that is kept in another form, so that a template would write it differently than in lm-eval."""
-    for row in rows:
+    for row in (*evaluated, *examples):
         for field, value in row.items():
+            # Rows are kept in another form, so that a template would write these values differently than in lm-eval.
             is_image = type(value).__module__.startswith("PIL.")
             if is_image or isinstance(value, datetime.date | datetime.time | datetime.timedelta | bytes):
                 raise DataError(
-                    f"lm_eval:{name}: the field {field!r} holds a {type(value).__name__}; expected text, numbers, lists and mappings. "
+                    f"lm_eval:{leaf.name}: the field {field!r} holds a {type(value).__name__}; expected text, numbers, lists and mappings. "
                     "In a task of your own, change or remove the field in `process_docs`"
                 )
+    return BenchmarkRows(evaluated=evaluated, examples=examples)
 
 
 def task_over(leaf: Leaf, rows: BenchmarkRows) -> Any:
@@ -114,36 +123,32 @@ def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
 
 def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
     """The metrics of a configuration: name -> aggregation and whether higher is better."""
-    with package_code(code_files(config)), _quiet():
-        return _metric_functions(config)
-
-
-def _metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
     from lm_eval.api.metrics import mean
     from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, get_aggregation, get_metric_aggregation, is_higher_better
 
-    if "class" in config:
-        # These methods of lm-eval's classes need no rows, and an instance would read them.
-        task = object.__new__(config["class"])
-        try:
-            directions = task.higher_is_better()
-        except AttributeError as error:
-            raise TaskDefinitionError(
-                f"lm_eval:{config.get('task')} is of the class {config['class'].__name__}, which knows its metrics only after another "
-                "package brought its rows; eval_dagster needs them before"
-            ) from error
-        return {name: (function, bool(directions.get(name, True))) for name, function in task.aggregation().items()}
-    found: dict[str, tuple[Callable[..., float], bool]] = {}
-    listed = config.get("metric_list") or [
-        {"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]
-    ]
-    for each in listed:
-        name = each["metric"].__name__ if callable(each["metric"]) else each["metric"]
-        given = each.get("aggregation")
-        aggregation = given if callable(given) else get_aggregation(given) if given else get_metric_aggregation(name)
-        better = each.get("higher_is_better", None if callable(each["metric"]) else is_higher_better(name))
-        found[name] = (aggregation or mean, better is not False)
-    return found
+    with package_code(code_files(config)), _quiet():
+        if "class" in config:
+            # These methods of lm-eval's classes need no rows, and an instance would read them.
+            task = object.__new__(config["class"])
+            try:
+                directions = task.higher_is_better()
+            except AttributeError as error:
+                raise TaskDefinitionError(
+                    f"lm_eval:{config.get('task')} is of the class {config['class'].__name__}, which knows its metrics only after another "
+                    "package brought its rows; eval_dagster needs them before"
+                ) from error
+            return {name: (function, bool(directions.get(name, True))) for name, function in task.aggregation().items()}
+        found: dict[str, tuple[Callable[..., float], bool]] = {}
+        listed = config.get("metric_list") or [
+            {"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]
+        ]
+        for each in listed:
+            name = each["metric"].__name__ if callable(each["metric"]) else each["metric"]
+            given = each.get("aggregation")
+            aggregation = given if callable(given) else get_aggregation(given) if given else get_metric_aggregation(name)
+            better = each.get("higher_is_better", None if callable(each["metric"]) else is_higher_better(name))
+            found[name] = (aggregation or mean, better is not False)
+        return found
 
 
 def _built(config: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
@@ -179,3 +184,70 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
+
+
+def dataset_splits(config: Mapping[str, Any], folder: Path, *, fewshot: bool) -> list[DatasetSplit]:
+    """The splits that a task reads; empty if it makes the rows itself."""
+    if callable(config.get("custom_dataset")):
+        return []
+    if "class" in config:
+        names = [split for split in ("test", "validation") if _class_has(config["class"], split)][:1]
+    else:
+        names = [str(config.get("test_split") or config.get("validation_split") or "")]
+    if fewshot:
+        names.append(example_split(config) or "")
+    return [split_of(config, folder, name) for name in dict.fromkeys(filter(None, names))]
+
+
+def example_split(config: Mapping[str, Any]) -> str | None:
+    """The split of examples, unless it is the evaluated one."""
+    settings = config.get("fewshot_config") or {}
+    if not isinstance(settings, Mapping):
+        return None
+    named = settings.get("split") or config.get("fewshot_split")
+    if not named and settings.get("samples") is not None:
+        return None
+    named = named or config.get("training_split") or config.get("validation_split")
+    evaluated = config.get("test_split") or config.get("validation_split")
+    return str(named) if named and named != evaluated else None
+
+
+def split_of(config: Mapping[str, Any], folder: Path, name: str) -> DatasetSplit:
+    """A split of a task's dataset by its name.
+
+    Args:
+        config: The task's configuration.
+        folder: The folder of its YAML file, which local files are relative to.
+        name: The split.
+
+    Raises:
+        TaskDefinitionError: The task names its files in a way that is not supported.
+    """
+    task_class, options = config.get("class"), config.get("dataset_kwargs") or {}
+    path = str(config.get("dataset_path") or getattr(task_class, "DATASET_PATH", None) or "")
+    subset, revision = config.get("dataset_name") or getattr(task_class, "DATASET_NAME", None), options.get("revision")
+    if options.get("data_dir"):
+        raise TaskDefinitionError(f"lm_eval:{config.get('task')} names a folder of its dataset (data_dir); eval_dagster reads named files")
+    if not options.get("data_files"):
+        return DatasetSplit(path=path, config=subset, split=name, revision=revision)
+    given = options["data_files"]
+    listed = given.get(name) if isinstance(given, Mapping) else given if name == "train" else None
+    files = [listed] if isinstance(listed, str) else list(listed or ())
+    if not files or any(("://" in file and not _ON_HUB.fullmatch(file)) or "*" in file for file in files):
+        raise TaskDefinitionError(
+            f"lm_eval:{config.get('task')} has the data_files {given!r}; expected local files or files of a dataset on the Hub for the "
+            f"split {name!r}, without a pattern"
+        )
+    if found := _ON_HUB.fullmatch(files[0]):
+        path, files = found[1], [str(found[2]) for file in files if (found := _ON_HUB.fullmatch(file))]
+    elif path in _KINDS:
+        path = str(folder.resolve())
+    more = {key: value for key, value in options.items() if key not in _NO_OPTION and key != "features"}
+    return DatasetSplit(path=path, config=subset, split=name, revision=revision, files=tuple(files), options=more)
+
+
+def _class_has(task_class: Any, split: str) -> bool:
+    try:
+        return bool(getattr(object.__new__(task_class), f"has_{split}_docs")())
+    except Exception:  # an instance that was not built may lack what the method asks
+        return split == "test"

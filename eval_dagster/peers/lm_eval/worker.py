@@ -53,6 +53,13 @@ def _benchmark(name: str) -> LmEvalBenchmark:
 def describe(name: str) -> dict[str, Any]:
     """The description of a task, a group or a tag, as JSON."""
     found = _benchmark(name)
+    splits: dict[str, Any] = {}
+    for subject in found.subjects:
+        try:
+            examples: Any = [vars(split) for split in found.splits(subject, fewshot=True)]
+        except TaskDefinitionError as error:
+            examples = str(error)
+        splits[subject] = {"evaluated": [vars(split) for split in found.splits(subject, fewshot=False)], "examples": examples}
     return {
         "shown": found.name,
         "description": found.description,
@@ -64,17 +71,9 @@ def describe(name: str) -> dict[str, Any]:
         ],
         "num_fewshot": found.num_fewshot,
         "is_macro": found.is_macro,
-        "splits": {subject: _splits(found, subject) for subject in found.subjects},
+        "splits": splits,
         "version": found.version(),
     }
-
-
-def _splits(found: LmEvalBenchmark, subject: str) -> dict[str, Any]:
-    try:
-        examples: Any = [vars(split) for split in found.splits(subject, fewshot=True)]
-    except TaskDefinitionError as error:
-        examples = str(error)
-    return {"evaluated": [vars(split) for split in found.splits(subject, fewshot=False)], "examples": examples}
 
 
 def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: bool) -> dict[str, Any]:

@@ -1,14 +1,66 @@
-"""A benchmark whose worker reads, renders, scores and aggregates."""
+"""A benchmark whose worker reads, renders, scores and aggregates, and the questions and answers that are sent between both processes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from eval_dagster.errors import DataError
 from eval_dagster.peers.processes.process import WorkerProcess
-from eval_dagster.peers.processes.questions import answers_sent, failure_of, question_of, values_of
-from eval_dagster.records import ResponseType, Row, TaskSample
-from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings
+from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
+from eval_dagster.tasks.base import Formatter
+from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings, ScoreError
 from eval_dagster.versions.hashes import code_version, stable_hash
+
+_ERROR = "$error"
+_RETRYABLE = "$retryable"
+_SETTINGS = ("max_tokens", "stop_sequences", "num_samples", "temperature", "top_k", "top_p", "gold_indices", "ground_truth")
+
+
+def question_of(sent: Mapping[str, Any], formatter: Formatter) -> TaskSample:
+    """A question of a worker. If it has messages but no prompt, the formatter writes the prompt. Choices are sent as they are."""
+    messages = [Message(Role(role), content) for role, content in sent.get("messages") or ()]
+    prompt = sent.get("prompt")
+    if prompt is None:
+        prompt = formatter.format(messages)
+    settings: dict[str, Any] = {name: sent[name] for name in _SETTINGS if sent.get(name) is not None}
+    settings.setdefault("ground_truth", None)
+    return TaskSample(
+        messages=messages or [Message(Role.USER, prompt)],
+        prompt=prompt,
+        response_type=ResponseType(sent["response_type"]) if sent.get("response_type") else None,
+        possible_completions=sent.get("choices"),
+        context=sent.get("context") or {},
+        **settings,
+    )
+
+
+def failure_of(sent: object) -> DataError | None:
+    """The error that a worker sent in the place of the questions about a row, `{"$error": reason}`; None for questions."""
+    return DataError(str(sent[_ERROR])) if isinstance(sent, Mapping) else None
+
+
+def answers_sent(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Answers as a worker gets them."""
+    return [
+        {
+            "prompt": answer.prompt,
+            "choices": list(answer.choices),
+            "loglikelihoods": list(answer.loglikelihoods),
+            "is_greedy": list(answer.is_greedy),
+            "texts": list(answer.texts),
+            "tokens": [list(tokens) for tokens in answer.tokens],
+            "context": dict(answer.context),
+        }
+        for answer in answers
+    ]
+
+
+def values_of(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a row. `{"$error": reason}` is a metric without a value; with `"$retryable": true` the next run may have it."""
+    return {
+        name: ScoreError(str(value[_ERROR]), bool(value.get(_RETRYABLE))) if isinstance(value, Mapping) and _ERROR in value else value
+        for name, value in sent.items()
+    }
 
 
 class ProcessBenchmark:
@@ -22,7 +74,14 @@ class ProcessBenchmark:
         self.response_type = ResponseType(described["response_type"])
         self.num_fewshot = int(described.get("num_fewshot", 0))
         self.is_macro = bool(described.get("is_macro", False))
-        self.metrics: Sequence[BenchmarkMetric] = [self._metric(each) for each in described["metrics"]]
+        self.metrics: Sequence[BenchmarkMetric] = [
+            BenchmarkMetric(
+                name=str(metric["name"]),
+                higher_is_better=bool(metric.get("higher_is_better", True)),
+                aggregate=None if metric.get("is_mean", True) else partial(self._aggregate, str(metric["name"])),
+            )
+            for metric in described["metrics"]
+        ]
         self._splits: Mapping[str, Mapping[str, Any]] = described.get("splits", {})
         self._process = process
         self._version = stable_hash([described["version"], code_version(*code, question_of, answers_sent, values_of)])
@@ -72,11 +131,6 @@ class ProcessBenchmark:
         several = [{"row": row, "answers": answers_sent(answers)} for row, answers in answered]
         found = self._process.each("score", {"name": self._asked, "subject": subject}, several)
         return [each if isinstance(each, Exception) else values_of(each) for each in found]
-
-    def _metric(self, described: Mapping[str, Any]) -> BenchmarkMetric:
-        name = str(described["name"])
-        aggregate = None if described.get("is_mean", True) else partial(self._aggregate, name)
-        return BenchmarkMetric(name=name, higher_is_better=bool(described.get("higher_is_better", True)), aggregate=aggregate)
 
     def _aggregate(self, metric: str, items: Sequence[Item]) -> float:
         return float(self._process.call("aggregate", name=self._asked, metric=metric, items=list(items)))

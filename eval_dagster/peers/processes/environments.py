@@ -37,7 +37,11 @@ class Environment:
         found: list[object] = []
         for folder in folders:
             for info in sorted(folder.glob("*.dist-info")):
-                if _is_editable(info):
+                try:
+                    origin = json.loads((info / "direct_url.json").read_text("utf-8"))
+                except (OSError, ValueError):
+                    origin = {}
+                if origin.get("dir_info", {}).get("editable"):
                     return None
                 record = info / "RECORD"
                 found.append([info.name, file_stamp(record) if record.is_file() else None])
@@ -83,14 +87,6 @@ def environment_for(name: str, given: Path | None, distribution: str, release: s
     if release is not None and found is not None and found != release:
         raise RequirementError(f"tasks of {name} need {distribution} {release}, and {place} has {found}; {remedy}")
     return environment
-
-
-def _is_editable(info: Path) -> bool:
-    try:
-        origin = json.loads((info / "direct_url.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return bool(origin.get("dir_info", {}).get("editable"))
 
 
 def _normalized(name: str) -> str:

@@ -121,16 +121,16 @@ class WorkerProcess:
                 "`environments` in evals.yaml"
             ) from error
         self._owner = os.getpid()
-        self._drain = threading.Thread(target=self._keep_last, args=(self._process,), daemon=True)
+        errors = self._process.stderr
+        assert errors is not None
+
+        def keep_last() -> None:
+            with errors:
+                self._last.extend(line.rstrip() for line in errors if line.strip())
+
+        self._drain = threading.Thread(target=keep_last, daemon=True)
         self._drain.start()
         return self._process
-
-    def _keep_last(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        with process.stderr:
-            for line in process.stderr:
-                if line.strip():
-                    self._last.append(line.rstrip())
 
     def _ended(self, process: "subprocess.Popen[str]") -> MachineError:
         status = process.wait()

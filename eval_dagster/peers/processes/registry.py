@@ -1,20 +1,27 @@
-"""A registry whose benchmarks are asked as a process."""
+"""A registry whose benchmarks are asked as a process, the files that spare the time of asking, and the making of its environment."""
 
 import atexit
+import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.peers.kept_files import kept_json
+from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError
 from eval_dagster.peers.processes.benchmark import ProcessBenchmark
 from eval_dagster.peers.processes.environments import Environment, environment_for
 from eval_dagster.peers.processes.process import WorkerProcess
 from eval_dagster.peers.workers import serve
+from eval_dagster.stores.user_cache import user_cache
+from eval_dagster.stores.whole_files import replaced
 from eval_dagster.tasks.benchmark import Listed
 from eval_dagster.versions.hashes import file_hash, stable_hash
 
+FOLDER = ".environments"
+"""Beside evals.yaml; holds one environment for each registry."""
 _processes: dict[tuple[str, str], tuple[str | None, WorkerProcess]] = {}
 """By interpreter and worker: the stamp of the environment when the process was asked for first, and the process."""
 
@@ -103,6 +110,25 @@ class ProcessRegistry:
         return kept_json(f"{self.NAME}-{stable_hash([stamp, code, what])}", lambda: ask(self._process(environment, stamp)))
 
 
+def kept_json(name: str, make: Callable[[], Any]) -> Any:
+    """The content of a JSON file in the user's cache. It is made and kept if it is missing or cannot be read.
+
+    If the folder or the disk takes no file, it only costs the time of making the content again.
+    """
+    file = user_cache() / f"{name}.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        made = make()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(file) as written:
+            written.write_text(json.dumps(made), encoding="utf-8")
+    except OSError:
+        pass
+    return made
+
+
 def worker_file(module: str) -> Path:
     """The file of a worker.
 
@@ -122,3 +148,49 @@ def close_processes() -> None:
 
 
 atexit.register(close_processes)
+
+
+def make_environment(registry: type[ProcessRegistry], folder: Path, python: Path | None) -> Path:
+    """Make the environment of a registry, or install into an existing one. The output of pip is shown. Git ignores the folder.
+
+    Args:
+        registry: Its class.
+        folder: The folder of evals.yaml.
+        python: The interpreter to make it with; by default one that is new enough.
+
+    Returns:
+        The interpreter of the environment, relative to the folder.
+
+    Raises:
+        RequirementError: No interpreter is new enough, or a step failed.
+    """
+    environment = Path(FOLDER) / registry.NAME
+    made = environment / "bin" / "python"
+    (folder / FOLDER).mkdir(exist_ok=True)
+    (folder / FOLDER / ".gitignore").write_text("*\n", "utf-8")
+    if not (folder / made).is_file():
+        _run([str(python or _interpreter(registry)), "-m", "venv", str(folder / environment)], registry.NAME)
+    pinned = registry.DISTRIBUTION if registry.RELEASE is None else f"{registry.DISTRIBUTION}=={registry.RELEASE}"
+    _run([str(folder / made), "-m", "pip", "install", pinned, *registry.EXTRA_REQUIREMENTS], registry.NAME)
+    return made
+
+
+def _interpreter(registry: type[ProcessRegistry]) -> str:
+    wanted = registry.PYTHON
+    if wanted is None or sys.version_info[:2] >= tuple(int(part) for part in wanted.split(".")):
+        return sys.executable
+    if found := shutil.which(f"python{wanted}"):
+        return found
+    raise RequirementError(
+        f"{registry.DISTRIBUTION} needs Python {wanted}; this is {'.'.join(map(str, sys.version_info[:2]))}, and there is no "
+        f"python{wanted} on the PATH; name an interpreter: `eval-dagster environments add {registry.NAME} --python path/to/python{wanted}`"
+    )
+
+
+def _run(command: list[str], name: str) -> None:
+    try:
+        done = subprocess.run(command, check=False, stdout=sys.stderr)
+    except OSError as error:
+        raise RequirementError(f"the environment of {name} cannot be made: {command[0]} does not start: {error.strerror}") from error
+    if done.returncode:
+        raise RequirementError(f"the environment of {name} cannot be made: {' '.join(command)} ended with status {done.returncode}")

@@ -74,12 +74,10 @@ class _Finder(MetaPathFinder):
 
 
 def _wrap(loading: Any) -> None:
-    if not hasattr(loading.evaluation_module_factory, "own"):
-        loading.evaluation_module_factory = _watched(loading.evaluation_module_factory)
-
-
-def _watched(own: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that finds the code of a metric, for other callers than those within a block."""
+    """Refuse to find the code of a metric for callers within a block."""
+    own = loading.evaluation_module_factory
+    if hasattr(own, "own"):
+        return
 
     def find(path: str, *given: Any, **named: Any) -> Any:
         if _always or _refuses.get():
@@ -87,7 +85,7 @@ def _watched(own: Callable[..., Any]) -> Callable[..., Any]:
         return own(path, *given, **named)
 
     find.own = own  # type: ignore[attr-defined]
-    return find
+    loading.evaluation_module_factory = find
 
 
 def function_that_fetches(values: Iterable[Any], follows: Callable[[Any], bool]) -> str | None:

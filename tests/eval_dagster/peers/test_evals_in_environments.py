@@ -9,8 +9,7 @@ import pytest
 
 from eval_dagster.cli.environments import list_environments
 from eval_dagster.errors import ConfigError, RequirementError, UsageError
-from eval_dagster.peers.processes.installation import make_environment
-from eval_dagster.peers.processes.registry import ProcessRegistry
+from eval_dagster.peers.processes.registry import ProcessRegistry, make_environment
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

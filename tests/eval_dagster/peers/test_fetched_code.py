@@ -101,8 +101,7 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     configurations._read.cache_clear()
-    configurations._read_with_functions.cache_clear()
-    configurations._function_that_fetches.cache_clear()
+    configurations._loaded.cache_clear()
     return tmp_path / "marker"
 
 

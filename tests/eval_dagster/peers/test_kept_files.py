@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.peers.kept_files import kept_json
+from eval_dagster.peers.processes.registry import kept_json
 
 
 @pytest.fixture(autouse=True)

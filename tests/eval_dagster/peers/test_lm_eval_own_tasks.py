@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 def _forget() -> None:
     """As in a new process: files are read once in each."""
     configurations._read.cache_clear()
-    configurations._read_with_functions.cache_clear()
+    configurations._loaded.cache_clear()
 
 
 def _project(folder: Path, **evals: Any) -> Project:

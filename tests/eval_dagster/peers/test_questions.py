@@ -1,6 +1,6 @@
 """What a process of another package sends."""
 
-from eval_dagster.peers.processes.questions import failure_of, values_of
+from eval_dagster.peers.processes.benchmark import failure_of, values_of
 from eval_dagster.tasks.benchmark import ScoreError
 
 
