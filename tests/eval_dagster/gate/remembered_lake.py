@@ -74,6 +74,9 @@ class RememberedLake(Lake):
     def steady(self, folders: Iterable[Path] | None = None) -> Any:
         return nullcontext()
 
+    def lock(self, name: str) -> Any:
+        return nullcontext()
+
     def clock(self) -> type[datetime]:
         """The class `datetime` with the time of this lake."""
         lake = self
