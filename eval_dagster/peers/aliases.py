@@ -17,8 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from eval_dagster.errors import TaskDefinitionError
-from eval_dagster.peers.eval_framework.names import EVAL_FRAMEWORK
-from eval_dagster.peers.lighteval.names import LIGHTEVAL, OWN_TASKS
+from eval_dagster.peers.names import EVAL_FRAMEWORK, LIGHTEVAL, OWN_TASKS
 from eval_dagster.texts.suggestions import did_you_mean
 
 ALIASES: Mapping[str, Mapping[str, str]] = {

@@ -16,9 +16,8 @@ from eval_dagster.errors import EndedError, TaskDefinitionError, described
 from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
 from eval_dagster.peers.aliases import aliases, installed_origin
 from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
-from eval_dagster.peers.lighteval.config import LightevalTaskConfig
+from eval_dagster.peers.lighteval.config import LightevalTask, LightevalTaskConfig
 from eval_dagster.peers.lighteval.members import Metrics
-from eval_dagster.peers.lighteval.task import LightevalTask
 from eval_dagster.records import ResponseType
 from eval_dagster.task_files.registries import opened_registry
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, subject_name

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from eval_dagster.errors import RequirementError
-from eval_dagster.peers.eval_framework.compilers import build_of
+from eval_dagster.peers.eval_framework.metrics.multipl_e import build_of
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 
 HERE = Path(__file__).parent / "side_by_side"

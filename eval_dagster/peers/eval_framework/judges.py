@@ -4,21 +4,6 @@ from typing import Any
 
 from eval_dagster.errors import RequirementError
 
-GRADERS = {
-    "chatbot_style_grader": "ChatbotStyleGrader ChatbotStyleGradingOutput",
-    "coherence_grader": "CoherenceGrader CoherenceGradingOutput",
-    "comparison_grader": "ComparisonGrader ComparisonGradingOutput MatchOutcome",
-    "conciseness_grader": "ConcisenessGrader ConcisenessGradingOutput",
-    "contains_names_grader": "ContainsNamesGrader ContainsNamesGradingOutput",
-    "format_correctness_grader": "FormatCorrectnessGrader FormatCorrectnessOutput",
-    "instruction_grader": "InstructionGrader InstructionGradingOutput",
-    "long_context_grader": "LongContextGrader LongContextGradingOutput",
-    "refusal_grader": "RefusalGrader RefusalGradingOutput",
-    "sql_quality_grader": "SqlQualityGrader SqlQualityGradingOutput",
-    "summary_world_knowledge_grader": "SummarizationWorldKnowledgeGrader SummarizationWorldKnowledgeGradingOutput",
-}
-"""Modules of eval-framework's graders and their names."""
-
 
 class BaseLLM:
     """A model that a metric asks itself. An eval has none: the metric makes it."""

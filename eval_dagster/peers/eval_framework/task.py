@@ -5,14 +5,16 @@ One generator per subject shuffles the evaluated split and then draws the exampl
 first, whichever rows are asked.
 """
 
+import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from random import Random
+from types import CodeType
 from typing import Any, ClassVar, Self
 
 from eval_dagster.errors import DataError, TaskDefinitionError
@@ -20,9 +22,7 @@ from eval_dagster.metrics.base import BaseMetric, RowMetric
 from eval_dagster.peers.eval_framework.contexts import ContextClasses, described
 from eval_dagster.peers.eval_framework.formatters import lost_space, prompt_text
 from eval_dagster.peers.eval_framework.revisions import commit_in
-from eval_dagster.peers.eval_framework.rows import STATE_SPLIT, restored, split_rows, state_row
-from eval_dagster.peers.eval_framework.splits import Rows, Splits, names_in
-from eval_dagster.peers.eval_framework.task_views import answered
+from eval_dagster.peers.eval_framework.views import PlainRow, answered
 from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import NO_SUBJECT, SubjectType, subject_name
@@ -33,6 +33,8 @@ log = logging.getLogger("eval_dagster.eval_framework")
 
 RANDOM_SEED = 42
 """The seed of every task's generator."""
+STATE_SPLIT = "random_state"
+"""The split of one row with the state of the generator after the rows were read."""
 
 
 class EvalFrameworkTask(OrderedTask[SubjectType]):
@@ -313,3 +315,56 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         raise TaskDefinitionError(
             "markdown_doc is not available; `eval-dagster tasks path/to/file.py:Class` shows a task and its first prompt"
         )
+
+
+def split_rows(samples: Iterable[Sample]) -> dict[str, list[Row]]:
+    """The readable rows of one subject by split, in their order."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    for sample in sorted(samples, key=lambda sample: sample.row_index):
+        if is_whole(sample.row):
+            rows[sample.split].append(PlainRow(sample))
+    return dict(rows)
+
+
+def state_row(generator: Random) -> Row:
+    """The state of a generator as a row."""
+    return {"state": json.dumps(generator.getstate())}
+
+
+def restored(row: Row) -> Random:
+    """The generator of a row of `state_row`."""
+    version, numbers, gauss = json.loads(row["state"])
+    generator = Random()  # noqa: S311
+    generator.setstate((version, tuple(numbers), gauss))
+    return generator
+
+
+class Rows(list[Row]):
+    """The rows of a split."""
+
+    def filter(self, function: Callable[[Row], bool]) -> Self:
+        """The rows that the function accepts."""
+        return type(self)(row for row in self if function(row))
+
+    def map(self, function: Callable[[Row], Mapping[str, Any]]) -> Self:
+        """The rows, each with the fields that the function returns for it."""
+        return type(self)({**row, **function(row)} for row in self)
+
+
+class Splits(dict[str, Rows]):
+    """Rows by split."""
+
+    def filter(self, function: Callable[[Row], bool]) -> Self:
+        """The rows that the function accepts."""
+        return type(self)({split: rows.filter(function) for split, rows in self.items()})
+
+    def map(self, function: Callable[[Row], Mapping[str, Any]]) -> Self:
+        """The rows, each with the fields that the function returns for it."""
+        return type(self)({split: rows.map(function) for split, rows in self.items()})
+
+
+def names_in(code: CodeType) -> set[str]:
+    """The names of attributes and globals that a function uses, and `_load_hf_dataset` if it calls the base class's `_load_dataset`."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    names = {*code.co_names, *(name for part in inner for name in names_in(part))}
+    return names | {"_load_hf_dataset"} if {"super", "_load_dataset"} <= names else names

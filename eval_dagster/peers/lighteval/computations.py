@@ -1,5 +1,8 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Sample functions of lighteval's metrics for texts and for choices. Names and arguments are the same as in lighteval."""
+"""Sample functions of lighteval's metrics for texts and for choices, and the responses that they see.
+
+Names and arguments are the same as in lighteval.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -10,13 +13,51 @@ from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.choices import count_tie
 from eval_dagster.peers.lighteval.normalizations import LogProbNormalization, normalize_log_probs
 from eval_dagster.peers.lighteval.values import as_list
-from eval_dagster.records import ModelResponse
+from eval_dagster.records import Completion, Loglikelihood, ModelResponse
 from eval_dagster.tasks.doc import Doc
 
 Aggregation = Callable[[list[float]], float]
 Normalizer = Callable[[str], str]
 _MATCHES: dict[str, Callable[[str, str], bool]] = {"full": str.__eq__, "prefix": str.startswith, "suffix": str.endswith}
 """Whether a text matches a correct one, by the kind of match."""
+
+
+class Response(ModelResponse):
+    """A response whose texts or choices can be taken one at a time: `response[0]`. Token ids are not included."""
+
+    def __getitem__(self, index: int) -> "Response":
+        """The response with one text or choice."""
+        names = ("text", "text_post_processed", "reasonings", "logprobs", "token_logprobs", "argmax_logits_eq_gold")
+        held = {name: values for name in (*names, "unconditioned_logprobs") if (values := getattr(self, name))}
+        taken: dict[str, Any] = {name: [values[index]] for name, values in held.items()}
+        return Response(input=self.input, **taken)
+
+
+def generated(views: Sequence[Completion]) -> Response:
+    """All texts of one prompt."""
+    texts: dict[str, Any] = {
+        "text": [view.raw_text or view.completion_text for view in views],
+        "text_post_processed": [view.completion_text for view in views],
+        "reasonings": [view.reasoning for view in views],
+    }
+    return Response(input=views[0].prompt, **texts)
+
+
+def scored(view: Loglikelihood) -> Response:
+    """The log-probabilities of all choices."""
+    return Response(
+        input=view.prompt,
+        logprobs=list(view.loglikelihoods),
+        token_logprobs=[list(each) for each in view.token_loglikelihoods],
+        argmax_logits_eq_gold=list(view.is_greedy),
+        unconditioned_logprobs=None if view.unconditioned_loglikelihoods is None else list(view.unconditioned_loglikelihoods),
+    )
+
+
+def of_text(view: Loglikelihood) -> Response:
+    """The log-probability of each token of a text."""
+    tokens = [list(each) for each in view.token_loglikelihoods]
+    return Response(input=view.prompt, logprobs=tokens[0] if tokens else list(view.loglikelihoods), token_logprobs=tokens)
 
 
 class SampleLevelComputation:

@@ -9,8 +9,7 @@ from typing import Any
 import scipy  # whose parts load when first used
 
 from eval_dagster.errors import DataError
-from eval_dagster.peers.lighteval.computations import Normalizer, SampleLevelComputation, golds_of, match_type, matches
-from eval_dagster.peers.lighteval.responses import Response
+from eval_dagster.peers.lighteval.computations import Normalizer, Response, SampleLevelComputation, golds_of, match_type, matches
 from eval_dagster.peers.lighteval.values import as_list
 from eval_dagster.records import ModelResponse
 from eval_dagster.tasks.doc import Doc

@@ -11,7 +11,6 @@ from needs import needs
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.metrics.base import MetricResult
-from eval_dagster.peers.eval_framework import compilers
 from eval_dagster.peers.eval_framework.metrics import multipl_e
 from eval_dagster.peers.eval_framework.metrics.multipl_e import MultiPLECodeAssertion, MultiPLEMetricContext
 from eval_dagster.peers.eval_framework.responses import Completion
@@ -70,10 +69,10 @@ PROGRAMS = {"java": (JAVA, "        return x + %d;\n", JAVA_TESTS), "rs": (RUST,
 
 @pytest.fixture(autouse=True)
 def _allowed() -> Iterator[None]:
-    compilers.build_of.cache_clear()
+    multipl_e.build_of.cache_clear()
     with sandbox_policy(SandboxPolicy(allowed=True)):
         yield
-    compilers.build_of.cache_clear()
+    multipl_e.build_of.cache_clear()
 
 
 def score(language: str, prompt: str, answer: str, tests: str) -> MetricResult:
@@ -86,7 +85,7 @@ def score(language: str, prompt: str, answer: str, tests: str) -> MetricResult:
 @pytest.mark.parametrize("language", ["java", "rs"])
 def test_a_program_runs_and_reaches_nothing_outside(language: str) -> None:
     try:
-        toolchain = compilers.build_of(language).toolchain
+        toolchain = multipl_e.build_of(language).toolchain
     except RequirementError as problem:
         pytest.skip(str(problem))
     assert toolchain is not None
@@ -118,7 +117,7 @@ def test_of_a_shared_folder_rust_shows_its_own_files_alone(tmp_path: Path, monke
     for name in ("lib/rustlib/core", "lib/librustc_driver-1.so", "lib/python3/secret", "bin/other", "notes"):
         program(tmp_path / name, "")
     monkeypatch.setenv("PATH", str(rustc.parent), prepend=os.pathsep)
-    toolchain = compilers.build_of("rs").toolchain
+    toolchain = multipl_e.build_of("rs").toolchain
     assert toolchain is not None
     assert toolchain.executable == str(rustc)
     assert set(toolchain.paths) == {str(tmp_path / name) for name in ("bin/rustc", "lib/rustlib", "lib/librustc_driver-1.so")}
@@ -131,8 +130,8 @@ def test_of_java_the_settings_that_a_distribution_keeps_elsewhere_are_shown(tmp_
     (tmp_path / "jdk/conf/security").symlink_to(tmp_path / "etc/security")
     (tmp_path / "jdk/lib/jvm.cfg").symlink_to(tmp_path / "etc/jvm.cfg")
     monkeypatch.setenv("PATH", str(tmp_path / "jdk/bin"))
-    monkeypatch.setattr(compilers, "_JAVATUPLES", (str(tmp_path / "tuples.jar"),))
-    toolchain = compilers.build_of("java").toolchain
+    monkeypatch.setattr(multipl_e, "_JAVATUPLES", (str(tmp_path / "tuples.jar"),))
+    toolchain = multipl_e.build_of("java").toolchain
     assert toolchain is not None
     assert toolchain.executable == str(tmp_path / "jdk/bin/java")
     wanted = {"jdk/bin", "jdk/lib", "jdk/conf", "etc/jvm.cfg", "etc/security/java.security"}
@@ -156,10 +155,10 @@ def test_what_the_machine_lacks_is_named(
     for name, text in given.items():
         program(tmp_path / "bin" / name, text)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(compilers, "PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(compilers, "_JAVATUPLES", ("/nowhere/javatuples.jar",))
+    monkeypatch.setattr(multipl_e, "PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(multipl_e, "_JAVATUPLES", ("/nowhere/javatuples.jar",))
     with pytest.raises(RequirementError, match=message):
-        compilers.build_of(language)
+        multipl_e.build_of(language)
 
 
 def test_a_development_kit_among_other_programs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +168,7 @@ def test_a_development_kit_among_other_programs_is_refused(tmp_path: Path, monke
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     with pytest.raises(RequirementError, match="install it in a folder of its own"):
-        compilers._java()
+        multipl_e._java()
 
 
 @pytest.mark.usefixtures("_sandbox")

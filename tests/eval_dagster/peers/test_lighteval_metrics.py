@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.peers.lighteval.computations import AccGoldLikelihood, ExactMatches, LoglikelihoodAcc, NormalizedMultiChoiceProbability
+from eval_dagster.peers.lighteval.computations import (
+    AccGoldLikelihood,
+    ExactMatches,
+    LoglikelihoodAcc,
+    NormalizedMultiChoiceProbability,
+    Response,
+)
 from eval_dagster.peers.lighteval.corpus import Choice, CorpusLevelF1Score, CorpusLevelTranslationMetric, MatthewsCorrCoef, Texts
 from eval_dagster.peers.lighteval.doc import Doc
 from eval_dagster.peers.lighteval.members import Metrics
@@ -21,7 +27,6 @@ from eval_dagster.peers.lighteval.normalizations import (
     helm_normalizer,
     math_normalizer,
 )
-from eval_dagster.peers.lighteval.responses import Response
 from eval_dagster.peers.lighteval.texts import IndicesExtractionConfig, label_in
 
 

@@ -1,4 +1,7 @@
-"""Asks a process of its own for computer algebra, since an expression can take endless time or all memory."""
+"""Reads LaTeX by sympy: in this process for files that import its parser, and for computer algebra in a process of its own.
+
+An expression can take endless time or all memory.
+"""
 
 import atexit
 import json
@@ -7,10 +10,13 @@ import select
 import subprocess
 import sys
 import threading
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import MachineError
+from eval_dagster.metrics.extras import extra_module
 
 WORKER = "eval_dagster.peers.eval_framework.metrics.latex_worker"
 """A metric that asks has this name in its `COMPANIONS`."""
@@ -79,3 +85,22 @@ def ask_algebra(request: dict[str, Any]) -> Any:
         MachineError: The process cannot be started.
     """
     return _algebra.ask(request)
+
+
+def accept_antlr(metric_name: str, *, reads_latex: bool) -> None:
+    """Let sympy's parser use the installed antlr, if a file has imported the parser. Without this, files that catch every error give 0.
+
+    The parser asks for antlr 4.11. Its tables have the format of 4.10 and later, which 4.13 reads.
+
+    Raises:
+        RequirementError: antlr is not installed, and the metric reads LaTeX.
+    """
+    if "sympy.parsing.latex" not in sys.modules or not (reads_latex or find_spec("antlr4")):
+        return
+    extra_module("antlr4", metric_name)
+    grammar: Any = import_module("sympy.parsing.latex._parse_latex_antlr")
+    if grammar.version("antlr4-python3-runtime").startswith("4.11"):
+        return
+    grammar.version = lambda _: "4.11"
+    for each in (grammar.LaTeXLexer, grammar.LaTeXParser):
+        each.checkVersion = lambda *_: None  # it prints both versions for each text
