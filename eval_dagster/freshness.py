@@ -21,9 +21,8 @@ from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.metrics import plan_metrics
 from eval_dagster.stages.outputs import cached_answers, plan_outputs
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, require_execution, sound_current
+from eval_dagster.stages.partition import STAGES, AskedPrompts, Partition, Plan, require_execution, sound_current
 from eval_dagster.stages.prompts import plan_prompts, prompt_rows, render_samples, rendering_of
-from eval_dagster.stages.results import STAGES
 from eval_dagster.stages.scores import plan_scores
 from eval_dagster.stages.snapshot import plan_snapshot, read_samples, rows_now
 from eval_dagster.tasks.base import BaseTask

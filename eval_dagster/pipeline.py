@@ -21,9 +21,8 @@ from eval_dagster.project import Project
 from eval_dagster.stages.inference import KeptModel
 from eval_dagster.stages.metrics import materialize_metrics
 from eval_dagster.stages.outputs import materialize_outputs
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
 from eval_dagster.stages.prompts import materialize_prompts
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.stages.scores import materialize_scores
 from eval_dagster.stages.snapshot import materialize_snapshot
 from eval_dagster.users_code import doing, limited

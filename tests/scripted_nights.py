@@ -6,7 +6,7 @@ from pathlib import Path
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES
+from eval_dagster.stages.partition import STAGES
 
 SUITE = "nightly"
 CONFIG = """

@@ -14,7 +14,7 @@ from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 
 SLOW = ("docs/how-to/compare.md", "docs/how-to/nightly-gate.md", "docs/how-to/run.md")
 """Pages that take long, and whose commands the tests of the command line try, too."""

@@ -10,7 +10,7 @@ from eval_dagster.config.loading import load_config
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_files.loading import load_task
 

@@ -13,7 +13,7 @@ from eval_dagster.pipeline import evaluate as evaluate_partitions
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project, default_config_path
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, StageFailure
 
 
 def evaluate(

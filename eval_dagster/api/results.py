@@ -8,7 +8,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
-from eval_dagster.stages.results import StageFailure
+from eval_dagster.stages.partition import StageFailure
 
 if TYPE_CHECKING:
     import pandas as pd

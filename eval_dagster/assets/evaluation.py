@@ -15,7 +15,7 @@ from eval_dagster.assets.provenance import stage_code_version
 from eval_dagster.assets.resources import ProjectResource, library_log, reporter_for
 from eval_dagster.config.schema import Config
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, partition_key
+from eval_dagster.stages.partition import STAGES, partition_key
 
 STAGE_ASSETS = tuple(STAGES)[1:]
 

@@ -15,7 +15,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome
 from eval_dagster.stages.findings import FINDINGS_NOTE
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
 from eval_dagster.texts.visible_text import visible
 
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")

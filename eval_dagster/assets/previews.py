@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from dagster import MetadataValue, TableRecord
 
-from eval_dagster.stages.results import StageResult
+from eval_dagster.stages.partition import StageResult
 from eval_dagster.texts.figures import interval, number
 from eval_dagster.texts.visible_text import json_text, markdown_text, visible
 

@@ -12,7 +12,7 @@ from eval_dagster.dagster_internals.definitions import (
     get_input_event_pointer_tag,
 )
 from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
-from eval_dagster.stages.results import STAGES, StageResult, partition_key
+from eval_dagster.stages.partition import STAGES, StageResult, partition_key
 from eval_dagster.versions.hashes import code_version
 
 _CODE: Mapping[str, ModuleType] = {

@@ -14,7 +14,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
-from eval_dagster.stages.results import error_warning
+from eval_dagster.stages.partition import error_warning
 from eval_dagster.texts.figures import counted, dollars
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from eval_dagster.cli.console import errors, out, print_next, print_table, say
 from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.freshness import Cell, PartitionState, partition_states
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, partition_key
+from eval_dagster.stages.partition import STAGES, partition_key
 from eval_dagster.texts.figures import counted, dollars
 
 STALE = 4

@@ -23,8 +23,7 @@ from eval_dagster.prompts.checks import CheckedPrompt, checked_prompt
 from eval_dagster.prompts.fewshot import FewshotPool
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
-from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
-from eval_dagster.prompts.unusable import checked, failed_prompt, unreadable_prompt
+from eval_dagster.prompts.rendering import Rendering, checked, failed_prompt, fewshot_pool, render_sample, unreadable_prompt
 from eval_dagster.records import Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed

@@ -18,7 +18,7 @@ from eval_dagster.lake.files import catalog_path
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
 
 
 def run_trial(

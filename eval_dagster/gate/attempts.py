@@ -6,7 +6,7 @@ from datetime import datetime
 
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.lake.attempts import Attempt
-from eval_dagster.stages.results import STAGES, partition_key
+from eval_dagster.stages.partition import STAGES, partition_key
 from eval_dagster.statistics.verdicts import Verdict
 
 _ORDER = list(STAGES)

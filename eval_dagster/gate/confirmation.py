@@ -24,8 +24,8 @@ from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.project import Project
 from eval_dagster.results.points import Point, overall
-from eval_dagster.stages.fresh_answers import FreshAnswers, ask_again
 from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.rescoring import FreshAnswers, ask_again
 from eval_dagster.stages.scores import statistic_names
 from eval_dagster.statistics.fresh_answers import (
     FEWEST,

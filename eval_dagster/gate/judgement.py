@@ -19,7 +19,7 @@ from eval_dagster.gate.standings import Standings, level_of
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
-from eval_dagster.stages.fresh_answers import answers_vary
+from eval_dagster.stages.rescoring import answers_vary
 from eval_dagster.stages.scores import headline
 from eval_dagster.statistics.verdicts import Verdict
 

@@ -20,8 +20,8 @@ from eval_dagster.lake.lineage import Inputs
 from eval_dagster.project import Project
 from eval_dagster.results.points import Point, history, overall
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.old_answers import OldAnswers, find_answers, score_again
 from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.rescoring import OldAnswers, find_answers, score_again
 from eval_dagster.stages.scores import content_version, scoring_versions
 
 _OF_RULER = ("metric_version", "higher_is_better", "bound_low", "bound_high")

@@ -111,7 +111,12 @@ class FewshotPool:
             if any(content.is_same(other) or content.is_near(other) for other in map(self._content, examples)):
                 examples = self._take([sample], by, count, strategy)
         if len(examples) < count:
-            raise self._too_small(sample, count, len(examples))
+            found, splits = len(examples), sorted({each.split for each in self._samples})
+            raise WholeEvalError(
+                f"subject {sample.subject!r} has {found} distinct few-shot examples for row {sample.row_index} of split {sample.split!r}, "
+                f"expected {count}: its pool (split {', '.join(map(repr, splits)) or 'none'}) holds {len(self._samples)} rows, and neither "
+                f"the row itself nor a duplicate may be drawn; set num_fewshot to {found} or less"
+            )
         return list(examples)
 
     def _take(self, asked: Sequence[Sample], by: str, count: int, strategy: FewshotStrategy) -> list[Sample]:
@@ -119,7 +124,14 @@ class FewshotPool:
         taken = [self._content(sample) for sample in asked]
         examples: list[Sample] = []
         spare: list[Sample] = []
-        for index in self._order(strategy, Random(by), examples, count):  # noqa: S311
+        random = Random(by)  # noqa: S311
+        if strategy == "first":
+            order = iter(sorted(range(len(self._samples)), key=lambda index: _place(self._samples[index])))
+        elif strategy == "balanced":
+            order = self._in_turn(random, examples, count)
+        else:
+            order = _shuffled(len(self._samples), random)
+        for index in order:
             if len(examples) == count:
                 break
             candidate = self._samples[index]
@@ -144,16 +156,8 @@ class FewshotPool:
         content = self._content(sample)
         return sorted((each for each in self._samples if not self._content(each).is_same(content)), key=_place)
 
-    def _order(self, strategy: FewshotStrategy, random: Random, examples: Sequence[Sample], count: int) -> Iterator[int]:
-        """Positions of the samples in the order in which they are tried. The caller adds each accepted sample to `examples`."""
-        if strategy == "first":
-            return iter(sorted(range(len(self._samples)), key=lambda index: _place(self._samples[index])))
-        if strategy == "balanced":
-            return self._in_turn(random, examples, count)
-        return _shuffled(len(self._samples), random)
-
     def _in_turn(self, random: Random, examples: Sequence[Sample], count: int) -> Iterator[int]:
-        """One of each class in turn. A refused candidate is replaced by the next one of its class."""
+        """Positions of one sample of each class in turn, and of the next one of its class until the caller adds one to `examples`."""
         if self._groups is None:
             groups: dict[str, list[int]] = defaultdict(list)
             for index, sample in enumerate(self._samples):
@@ -179,14 +183,6 @@ class FewshotPool:
             words = frozenset(_WORD.findall(" ".join(_texts(sample.row)).casefold()))
             self._contents[key] = _Content(sample.content_id, question, words)
         return self._contents[key]
-
-    def _too_small(self, sample: Sample, count: int, found: int) -> WholeEvalError:
-        splits = sorted({each.split for each in self._samples})
-        return WholeEvalError(
-            f"subject {sample.subject!r} has {found} distinct few-shot examples for row {sample.row_index} of split {sample.split!r}, "
-            f"expected {count}: its pool (split {', '.join(map(repr, splits)) or 'none'}) holds {len(self._samples)} rows, and neither the "
-            f"row itself nor a duplicate may be drawn; set num_fewshot to {found} or less"
-        )
 
 
 def _place(sample: Sample) -> tuple[str, int]:

@@ -7,7 +7,7 @@ not reach it; a check that has too few samples, or cannot see what it needs, say
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -16,9 +16,8 @@ from statistics import median
 
 import scipy  # whose parts load when first used
 
-from eval_dagster.prompts.answer_places import Place, places_of, shown_place, stands_at, stands_in
-from eval_dagster.prompts.gold_scores import absent_gold
-from eval_dagster.prompts.parts import Asked, asked_prompts, folded
+from eval_dagster.prompts.checks import absent_gold
+from eval_dagster.prompts.parts import Asked, Place, asked_prompts, folded, places_of, shown_place, stands_at, stands_in
 from eval_dagster.records import Check, Finding, ResponseType, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.versions.hashes import stable_hash
@@ -112,7 +111,11 @@ def _examples_tell_gold(asked: Sequence[Asked], _: bool) -> Finding | None:
         return _unchecked(Check.EXAMPLES_TELL_GOLD, f"all {len(known)} samples have the same gold answer")
     telling, log_chance = [], 0.0
     for of_subject in by_subject.values():
-        if all(_told(each) for each in of_subject):
+        repeated = [
+            any(all(target == gold if target else shown.endswith(gold) for shown, target in each.examples) for gold in each.gold)
+            for each in of_subject
+        ]
+        if all(repeated):
             telling.append(of_subject)
             log_chance += sum(math.log(max(golds[gold] for gold in each.gold) / len(known)) for each in of_subject)
     # Any of the sets of so many subjects might have been the one.
@@ -132,17 +135,21 @@ def _examples_tell_gold(asked: Sequence[Asked], _: bool) -> Finding | None:
     )
 
 
-def _told(each: Asked) -> bool:
-    return any(all(target == gold if target else shown.endswith(gold) for shown, target in each.examples) for gold in each.gold)
-
-
 def _example_is_question(asked: Sequence[Asked], _: bool) -> Finding | None:
     if not any(each.shots for each in asked):
         return None
     apart = [each for each in asked if each.examples and not each.prompt.request.images]
     if not apart or len(apart) < sum(each.shots > 0 for each in asked):
         return _unchecked(Check.EXAMPLE_IS_QUESTION, _why_not(asked, asked))
-    same = [each for each in apart if _is_shown(each)]
+    same: list[Asked] = []
+    for each in apart:
+        question = folded(each.parts.question) if each.parts else ""
+        # The first example may stand after an introduction.
+        if len(question) >= _SHORTEST and any(
+            shown == question or shown.endswith(f" {question}") or (not target and shown.startswith(f"{question} "))
+            for shown, target in each.examples
+        ):
+            same.append(each)
     if len(same) < _FEW * len(apart) or not same:
         return _clean(Check.EXAMPLE_IS_QUESTION, apart)
     return _found(
@@ -152,15 +159,6 @@ def _example_is_question(asked: Sequence[Asked], _: bool) -> Finding | None:
         seen=f"in {_of(same, apart)} samples, an example is the question itself, but for white space and case",
         effect="the model reads the answer before it is asked",
         advice="remove the rows from the examples' split, or let is_example refuse them",
-    )
-
-
-def _is_shown(each: Asked) -> bool:
-    question = folded(each.parts.question) if each.parts else ""
-    # The first example may stand after an introduction.
-    return len(question) >= _SHORTEST and any(
-        shown == question or shown.endswith(f" {question}") or (not target and shown.startswith(f"{question} "))
-        for shown, target in each.examples
     )
 
 
@@ -195,8 +193,14 @@ def _tells(telling: Sequence[Asked], known: Sequence[Asked], stands: Callable[[s
     golds = Counter(gold for each in telling for gold in each.gold)
     if not telling or len(telling) < _SAME_PLACE * len(known) or golds.most_common(1)[0][1] > _SAME_PLACE * len(telling):
         return False
-    misled = [each for each in telling if any(stands(each.question or "", wrong) for wrong in _wrong(each, golds))]
-    return len(misled) <= (1 - _SAME_PLACE) * len(telling)
+    misled = 0
+    for each in telling:
+        if len(each.choices) > 1:
+            others = [choice for choice in map(folded, each.choices) if choice not in each.gold]
+        else:  # the answers of other samples
+            others = list(islice((gold for gold in golds if gold not in each.gold), _OTHERS))
+        misled += any(stands(each.question or "", wrong) for wrong in others)
+    return misled <= (1 - _SAME_PLACE) * len(telling)
 
 
 def _answer_found(telling: Sequence[Asked], known: Sequence[Asked], where: str) -> Finding:
@@ -208,13 +212,6 @@ def _answer_found(telling: Sequence[Asked], known: Sequence[Asked], where: str) 
         effect="a model that copies it scores as if it knew",
         advice="leave the field with the answer out of the prompt; if copying is what the benchmark asks for, nothing is wrong",
     )
-
-
-def _wrong(each: Asked, golds: Iterable[str]) -> list[str]:
-    """Wrong answers: the other choices, or the answers of other samples."""
-    if len(each.choices) > 1:
-        return [wrong for wrong in map(folded, each.choices) if wrong not in each.gold]
-    return list(islice((gold for gold in golds if gold not in each.gold), _OTHERS))
 
 
 def _gold_position(asked: Sequence[Asked], _: bool) -> Finding | None:

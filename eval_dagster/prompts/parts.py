@@ -1,4 +1,4 @@
-"""Takes a prompt apart: its examples and its question, also if it is one text of another package."""
+"""Takes a prompt apart, also if it is one text of another package: its examples, its question, and the places of answers in it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,14 @@ from eval_dagster.records.rendered_prompt import RenderedPrompt
 _LONGEST_CUE = 60
 """Characters of the end of a question that its examples have as well."""
 _SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|\[/?INST\]")
+_AROUND = 3
+"""Characters before, or after, an answer that are compared."""
+_LONGEST_ANSWER = 200
+"""Characters. Longer texts are no answers that a prompt gives away by chance."""
+Place = tuple[str, str]
+"""The characters before and after an answer; one of them can be empty."""
+_START, _END = "\x02", "\x03"
+"""Stand before the first and after the last character of a question."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +110,11 @@ def _turns(messages: Sequence[Message]) -> _Parts:
 
 def _split(text: str, shots: int) -> _Parts | None:
     """The parts of a prompt that is one text: its end, such as `Answer:`, stands after each example's question as well."""
-    for cue in _cues(text):
-        pieces = text.split(cue)
+    line = text[text.rstrip().rfind("\n") + 1 :]
+    words = list(re.finditer(r"\S+", line))
+    for start in (0, *(word.start() for word in words[-2:])):  # the last line, then its last words
+        cue = line[start:]
+        pieces = text.split(cue) if cue.strip() and len(cue) <= _LONGEST_CUE else []
         if len(pieces) != shots + 2:
             continue
         questions, targets = [pieces[0]], []
@@ -121,10 +132,41 @@ def _split(text: str, shots: int) -> _Parts | None:
     return None
 
 
-def _cues(text: str) -> Iterator[str]:
-    """Possible ends of a question: the last line, then its last words."""
-    line = text[text.rstrip().rfind("\n") + 1 :]
-    words = list(re.finditer(r"\S+", line))
-    for start in (0, *(word.start() for word in words[-2:])):
-        if line[start:].strip() and len(line) - start <= _LONGEST_CUE:
-            yield line[start:]
+def stands_in(question: str, answer: str) -> bool:
+    """Whether an answer stands in a question, as a word."""
+    return next(_found_in(question, answer), None) is not None
+
+
+def stands_at(place: Place, question: str, answer: str) -> bool:
+    """Whether an answer stands at a place of a question."""
+    return place in places_of(question, answer)
+
+
+def places_of(question: str, answer: str) -> Iterator[Place]:
+    """Each place of an answer in a question; both are folded. A sign before and one after it are a place as well: `[...]`."""
+    text = _START + question + _END
+    for found in _found_in(text, answer):
+        start, end = found.span()
+        before, after = text[max(start - _AROUND, 0) : start], text[end : end + _AROUND]
+        yield before, ""
+        yield "", after
+        if not (before[-1:].isalnum() or before[-1:].isspace() or after[:1].isalnum() or after[:1].isspace()):
+            yield before[-1:], after[:1]
+
+
+def shown_place(before: str, after: str) -> str:
+    """A place in words."""
+    if (before, after) in ((_START, ""), ("", _END)):
+        return f"each time at its {'start' if before else 'end'}"
+    before, after = before.lstrip(_START), after.rstrip(_END)
+    if before and after:
+        return f"each time between {before!r} and {after!r}"
+    return f"each time after {before!r}" if before else f"each time before {after!r}"
+
+
+def _found_in(text: str, answer: str) -> Iterator[re.Match[str]]:
+    """Each place at which an answer stands as a word. An underscore ends a word, and so does a digit after letters: `team_1`, `team1`."""
+    if not answer or len(answer) > _LONGEST_ANSWER:
+        return iter(())
+    not_after = r"[^\W\d_]" if len(answer) > 1 and answer[-1].isalpha() else r"[^\W_]"
+    return re.finditer(rf"(?<![^\W_]){re.escape(answer)}(?!{not_after})", text)

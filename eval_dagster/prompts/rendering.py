@@ -1,4 +1,7 @@
-"""Turns samples into prompts. A prompt depends on the task, the sample and the settings alone."""
+"""Turns samples into prompts. A prompt depends on the task, the sample and the settings alone.
+
+A sample that cannot be sent to a model has an error of its own and does not affect the others.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,7 +14,6 @@ from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, EndedError, EvalDagsterError, RowError, SampleError, WholeEvalError, described
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, verbatim
-from eval_dagster.prompts.unusable import question_id, unaskable_prompt
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, Formatter
@@ -30,11 +32,15 @@ from eval_dagster.tasks.samples import (
     shown,
     texts_of,
     truths_of,
+    unreadable_reason,
 )
+from eval_dagster.texts.visible_text import is_storable, one_line
 from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions.hashes import canonical_json, stable_hash, text_hash
 
 AnyTask = BaseTask[Any]
+_BEFORE, _AFTER = 20, 10
+"""Characters before and after the fault of a text that a message shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +198,11 @@ class _AskedRow:
         gold: tuple[int, ...] = ()
         if response_type is ResponseType.LOGLIKELIHOODS:
             texts = texts_of(made.possible_completions, "choices", sample)
-            gold = self._gold(made, truths, texts)
+            if made.gold_indices is None:
+                gold = gold_indices(truths, texts, sample)
+            elif made.gold_indices or made.prompt is None:
+                gold = given_gold(made.gold_indices, texts, sample)
+            # Otherwise the code that wrote the whole prompt may keep its gold answer to itself, or have one that is no choice.
             truths = truths or tuple(texts[position] for position in gold)
             request = self._scored(made, texts)
         elif response_type is ResponseType.PERPLEXITY:
@@ -218,13 +228,6 @@ class _AskedRow:
             and formatter.merges_system(made.messages)
             and (made.prompt is None or made.prompt == formatter.format(made.messages, images=len(made.images))),
         )
-
-    def _gold(self, made: TaskSample, truths: tuple[str, ...], texts: tuple[str, ...]) -> tuple[int, ...]:
-        if made.gold_indices is None:
-            return gold_indices(truths, texts, self.sample)
-        if not made.gold_indices and made.prompt is not None:
-            return ()  # the code that wrote the whole prompt may keep its gold answer to itself, or have one that is no choice
-        return given_gold(made.gold_indices, texts, self.sample)
 
     def _scored(self, made: TaskSample, texts: tuple[str, ...]) -> Request:
         formatter = self.rendering.formatter
@@ -266,14 +269,33 @@ class _AskedRow:
         return self.rendering.formatter.sent(made.messages)
 
     def _joined(self, made: TaskSample, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-        """The prompt, and the answers with the white space before them."""
+        """The prompt and the answers with the white space that stands between them in a few-shot example, once.
+
+        A line break is added to the prompt. A space is added to the answers, since tokenizers join it to their first word. An indented
+        answer keeps its indentation.
+        """
         if made.prompt is not None:
             return made.prompt, answers
-        formatter = self.rendering.formatter
-        return _join(formatter.format(made.messages, images=len(made.images)), made.messages[-1], answers, formatter)
+        formatter, last = self.rendering.formatter, made.messages[-1]
+        prompt = formatter.format(made.messages, images=len(made.images))
+        if prompt[-1:].isspace():
+            return prompt, tuple(answer if answer[1:2].isspace() else answer.removeprefix(" ") for answer in answers)
+        if last.role is Role.ASSISTANT:
+            gaps = ["" if not answer or answer[0].isspace() else " " for answer in answers]
+        else:
+            gaps = [formatter.answer_gap(last.content, answer) for answer in answers]
+        if all(gap == "\n" for gap in gaps):
+            return f"{prompt}\n", answers
+        return prompt, tuple(gap + answer for gap, answer in zip(gaps, answers, strict=True))
 
     def _settings(self, made: TaskSample) -> GenerationSettings:
-        config, task = self._generation(made), self.rendering.task
+        """The settings of the model, the row and the task. The model's come first."""
+        how, task, config = self.rendering, self.rendering.task, self.rendering.generation
+        wanted = {name: getattr(made, name) for name in ("temperature", "top_k", "top_p")}
+        config = config.model_copy(
+            update={name: value for name, value in wanted.items() if value is not None and name not in config.model_fields_set}
+        )
+        seed = how.seed if how.sampling_seed is None else how.sampling_seed
         caps = (made.max_tokens or task.max_tokens, config.max_tokens)
         stops = task.stop_sequences if made.stop_sequences is None else made.stop_sequences
         if isinstance(stops, str) or not isinstance(stops, Iterable | None):
@@ -284,44 +306,14 @@ class _AskedRow:
             temperature=config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,
-            num_samples=made.num_samples or self.rendering.num_samples or task.NUM_SAMPLES,
+            num_samples=made.num_samples or how.num_samples or task.NUM_SAMPLES,
             # Greedy text does not depend on the seed: a request with another seed must find the same answer in the cache.
-            seed=self._sampling_seed if config.temperature > 0 else 0,
+            seed=seed if config.temperature > 0 else 0,
             grammar=made.grammar,
         )
         if not isinstance(task, AdapterTask):  # another package has checks of its own
             check_settings(settings, self.sample)
         return settings
-
-    @property
-    def _sampling_seed(self) -> int:
-        how = self.rendering
-        return how.seed if how.sampling_seed is None else how.sampling_seed
-
-    def _generation(self, made: TaskSample) -> GenerationConfig:
-        """The model's settings. Of those that it leaves open, the task's."""
-        config = self.rendering.generation
-        wanted = {name: getattr(made, name) for name in ("temperature", "top_k", "top_p")}
-        return config.model_copy(
-            update={name: value for name, value in wanted.items() if value is not None and name not in config.model_fields_set}
-        )
-
-
-def _join(prompt: str, last: Message, answers: tuple[str, ...], formatter: Formatter) -> tuple[str, tuple[str, ...]]:
-    """Give prompt and answers the white space that stands between them in a few-shot example, once.
-
-    A line break is added to the prompt. A space is added to the answers, since tokenizers join it to their first word. An indented answer
-    keeps its indentation.
-    """
-    if prompt[-1:].isspace():
-        return prompt, tuple(answer if answer[1:2].isspace() else answer.removeprefix(" ") for answer in answers)
-    if last.role is Role.ASSISTANT:
-        gaps = ["" if not answer or answer[0].isspace() else " " for answer in answers]
-    else:
-        gaps = [formatter.answer_gap(last.content, answer) for answer in answers]
-    if all(gap == "\n" for gap in gaps):
-        return f"{prompt}\n", answers
-    return prompt, tuple(gap + answer for gap, answer in zip(gaps, answers, strict=True))
 
 
 def _request(*, prompt: str, **fields: Any) -> Request:
@@ -374,3 +366,73 @@ def _row_errors(sample: Sample, task: AnyTask | None = None) -> Iterator[None]:
         if isinstance(error, EvalDagsterError) and not isinstance(error, DataError | EndedError):
             raise WholeEvalError(seen) from error  # a package is missing, for instance
         raise RowError(seen if example is None else f"{place_of(sample)}: its few-shot example, {seen}") from error
+
+
+def unreadable_prompt(task: BaseTask[Any], sample: Sample) -> RenderedPrompt | None:
+    """The prompt with an error for a row that could not be read; None for a readable row."""
+    reason = unreadable_reason(sample.row)
+    if reason is None:
+        return None
+    return _unasked(task.RESPONSE_TYPE, sample, stable_hash(["unreadable", sample.content_id]), f"RowError: {reason}")
+
+
+def unaskable_prompt(task: BaseTask[Any], sample: Sample, made: TaskSample, index: int, error: SampleError) -> RenderedPrompt:
+    """The prompt with an error for a question that cannot be asked; `index` is its position among those about the row."""
+    prompt = _unasked(
+        made.response_type or task.RESPONSE_TYPE, sample, stable_hash(["unaskable", sample.content_id, index]), f"RowError: {error}"
+    )
+    return replace(
+        prompt,
+        sample_id=question_id(sample, index),
+        sample_name=made.sample_name or sample.sample_name,
+        messages=tuple(made.messages),
+    )
+
+
+def failed_prompt(task: BaseTask[Any], sample: Sample, error: DataError) -> RenderedPrompt:
+    """The prompt with an error for a row on which the task's own code fails. Another error is another prompt, so that answers name it."""
+    prompt = _unasked(task.RESPONSE_TYPE, sample, stable_hash(["failed", sample.content_id, str(error)]), f"RowError: {error}")
+    return replace(prompt, is_retryable=True)
+
+
+def question_id(sample: Sample, index: int) -> str:
+    """The sample id of a question about a row: the row's, from the second question on with the question's position."""
+    return f"{sample.sample_id}.{index}" if index else sample.sample_id
+
+
+def _unasked(response_type: ResponseType, sample: Sample, request_id: str, error: str) -> RenderedPrompt:
+    return RenderedPrompt(
+        sample_id=sample.sample_id,
+        source_id=sample.sample_id,
+        subject=sample.subject,
+        sample_name=sample.sample_name,
+        response_type=response_type,
+        messages=(),
+        request=Request(request_id=request_id, prompt=""),
+        ground_truths=(),
+        error=error,
+    )
+
+
+def checked(prompt: RenderedPrompt, sample: Sample) -> RenderedPrompt:
+    """The prompt, with an error if one of its texts holds half of a character, which no tokenizer reads and no file stores."""
+    request = prompt.request
+    texts = [
+        request.prompt,
+        *(message.content for message in prompt.messages),
+        *(request.choices or ()),
+        *prompt.ground_truths,
+        *(request.generation.stop_sequences if request.generation else ()),
+        request.unconditioned_prompt or "",
+    ]
+    wrong = next((text for text in texts if not is_storable(text)), None)
+    if wrong is None:
+        return prompt
+    place = next(index for index, letter in enumerate(wrong) if "\ud800" <= letter <= "\udfff")
+    around = one_line(wrong[max(0, place - _BEFORE) : place + _AFTER])
+    return replace(
+        prompt,
+        context=(),
+        error=f"RowError: {place_of(sample)}: its prompt, choices or gold answer hold half of a character, or a byte that is no UTF-8: "
+        f"…{around}…; correct the row, and save files in UTF-8",
+    )

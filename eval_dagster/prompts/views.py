@@ -45,7 +45,23 @@ class AnsweredPrompt:
         if isinstance(self.task, OrderedTask):
             return self.task.views(self.sample, self.prompt, response)
         if self.prompt.response_type is ResponseType.COMPLETION:
-            return self._completions(response)
+            prompt, messages = self.prompt, list(self.prompt.messages)
+            texts = zip(response.text, response.final_text, response.reasonings, response.finish_reason, strict=True)
+            return [
+                Completion(
+                    completion_text=self._post_processed(answer),
+                    raw_text=text,
+                    reasoning=reasoning,
+                    ground_truths=list(prompt.ground_truths),
+                    ground_truth=prompt.ground_truth,
+                    finish_reason=reason,
+                    prompt=prompt.request.prompt,
+                    messages=messages,
+                    context=self._context,
+                    row=self.row,
+                )
+                for text, answer, reasoning, reason in texts
+            ]
         return [
             Loglikelihood(
                 loglikelihoods=response.choice_logprobs,
@@ -58,25 +74,6 @@ class AnsweredPrompt:
                 context=self._context,
                 row=self.row,
             )
-        ]
-
-    def _completions(self, response: ModelResponse) -> list[Completion]:
-        prompt, messages = self.prompt, list(self.prompt.messages)
-        texts = zip(response.text, response.final_text, response.reasonings, response.finish_reason, strict=True)
-        return [
-            Completion(
-                completion_text=self._post_processed(answer),
-                raw_text=text,
-                reasoning=reasoning,
-                ground_truths=list(prompt.ground_truths),
-                ground_truth=prompt.ground_truth,
-                finish_reason=reason,
-                prompt=prompt.request.prompt,
-                messages=messages,
-                context=self._context,
-                row=self.row,
-            )
-            for text, answer, reasoning, reason in texts
         ]
 
     def _post_processed(self, answer: str) -> str:

@@ -11,8 +11,7 @@ from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
 from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.results.points import Point, metric_versions, overall
-from eval_dagster.stages.mixed_answers import mixed_words
-from eval_dagster.stages.results import answer_text
+from eval_dagster.stages.partition import answer_text, mixed_words
 from eval_dagster.statistics.comparison import ALPHA, Comparison
 from eval_dagster.statistics.paired import compare_corpora, compare_items, compare_means
 

@@ -1,7 +1,7 @@
 """Aggregates the scores of samples to metrics of an eval: overall, by subject, and over subjects with equal weight."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -63,15 +63,30 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
     Raises:
         DataError: The aggregate of a corpus metric failed.
     """
-    scored, ties = _by_metric(scores), _ties(scores)
+    scored = _by_metric(scores)
+    tied = {(row["metric"].split("/")[0], row["subject"], row["sample_id"]) for row in scores if '"tie"' in (row.get("explanation") or "")}
+    ties: dict[str, Counter[str]] = defaultdict(Counter)  # by metric, the samples of each subject with several equally good choices
+    for name, subject, _ in tied:
+        ties[name][subject] += 1
     subjects = sorted({row["subject"] for row in scores})
-    metrics = _metrics_of(task, scored)
+    metrics = list(task.METRICS)
+    if issubclass(task, AdapterTask):  # a benchmark may return values under further names, which are averaged
+        names = {metric.NAME for metric in metrics}
+        metrics += [metric_class(BenchmarkMetric(name=name), task.VERSION) for name in scored if name not in names]
     versions = metric_versions(task, metrics)
     rows: list[dict[str, Any]] = []
     for metric in metrics:
         found = list(_aggregates(metric, scored[metric.NAME], subjects if len(subjects) > 1 else []))
         low, high = bounds_of(metric) or (None, None)
-        shown = _shown(task, metric, found) if found and metric is headline(task) else None
+        # The leaderboard shows the overall row, or the mean of the subjects' values if the task chooses it.
+        shown = None
+        if found and metric is headline(task):
+            name = headline_name(metric, dict.fromkeys(each.name for each in found if each.subject is None))
+            overall = [each for each in found if each.name == name and each.subject is None]
+            macro = [each for each in overall if each.aggregation == "macro"]
+            shown = next(iter(macro if macro and task.HEADLINE_AGGREGATION == "macro" else overall), None)
+        compares = response_kind(metric) is Loglikelihood or getattr(task, "RESPONSE_TYPE", None) is ResponseType.LOGLIKELIHOODS
+        of_metric = ties[metric.NAME]
         rows += [
             {
                 **asdict(each.estimate),
@@ -83,45 +98,11 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
                 "bound_high": high,
                 "is_headline": each is shown,
                 "metric_version": versions[metric.NAME],
-                "n_ties": _n_ties(task, metric, each.subject, ties[metric.NAME]),
+                "n_ties": (of_metric.total() if each.subject is None else of_metric[each.subject]) if of_metric or compares else None,
             }
             for each in found
         ]
     return sorted(rows, key=lambda row: row["subject"] is not None)
-
-
-def _ties(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Counter[str]]:
-    """For each metric, the number of samples of each subject with several equally good choices."""
-    tied = {(row["metric"].split("/")[0], row["subject"], row["sample_id"]) for row in scores if '"tie"' in (row.get("explanation") or "")}
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for metric, subject, _ in tied:
-        counts[metric][subject] += 1
-    return counts
-
-
-def _n_ties(task: type[BaseTask[Any]], metric: type[BaseMetric], subject: str | None, ties: Counter[str]) -> int | None:
-    """The ties of a metric. None for a metric that does not compare choices."""
-    compares = response_kind(metric) is Loglikelihood or getattr(task, "RESPONSE_TYPE", None) is ResponseType.LOGLIKELIHOODS
-    if not (ties or compares):
-        return None
-    return ties.total() if subject is None else ties[subject]
-
-
-def _metrics_of(task: type[BaseTask[Any]], scored: Iterable[str]) -> list[type[BaseMetric]]:
-    """The metrics of a task. A benchmark may return values under further names, which are averaged."""
-    known = list(task.METRICS)
-    if issubclass(task, AdapterTask):
-        names = {metric.NAME for metric in known}
-        known += [metric_class(BenchmarkMetric(name=name), task.VERSION) for name in scored if name not in names]
-    return known
-
-
-def _shown(task: type[BaseTask[Any]], metric: type[BaseMetric], found: Sequence[_Aggregate]) -> _Aggregate | None:
-    """The row for the leaderboard: the overall one, or the mean of the subjects' values if the task chooses it. None without a headline."""
-    name = headline_name(metric, dict.fromkeys(each.name for each in found if each.subject is None))
-    rows = [each for each in found if each.name == name and each.subject is None]
-    macro = [each for each in rows if each.aggregation == "macro"]
-    return next(iter(macro if macro and task.HEADLINE_AGGREGATION == "macro" else rows), None)
 
 
 def _by_metric(scores: Sequence[Mapping[str, Any]]) -> dict[str, list[_Scored]]:

@@ -50,7 +50,11 @@ class AnswerProgress:
     def count(self, request: Request) -> None:
         """Count the answer to a request."""
         piece = self._piece(request)
-        self._end_wait()
+        if self._waiting is not None:
+            waiting, ended = self._waiting
+            self._waiting = None
+            ended()
+            waiting.__exit__(None, None, None)
         if piece not in self._open:
             self._begin(piece)
         self._note_time()
@@ -77,13 +81,6 @@ class AnswerProgress:
         else:
             title = f"{_VERBS[kind]} {self._model}, first answer of {len(pieces)} evals"
             self._waiting = _entered(self._reporter.track(title, total=1, unit="answer"))
-
-    def _end_wait(self) -> None:
-        if self._waiting is not None:
-            manager, advance = self._waiting
-            self._waiting = None
-            advance()
-            manager.__exit__(None, None, None)
 
     def _begin(self, piece: _Piece) -> None:
         kind, eval_name = piece

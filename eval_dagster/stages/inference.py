@@ -22,7 +22,6 @@ from eval_dagster.lake.format.file_reading import read_table
 from eval_dagster.lake.tables.rows import answer_row, request_of
 from eval_dagster.models.base import EndingModel, Known, LocalModel, Look, Model, ModelHandle, SharingHandle, WatchedHandle
 from eval_dagster.models.known_ways import remember_ways
-from eval_dagster.models.usage import Usage
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
@@ -124,7 +123,9 @@ class PeakMemory:
 
     def __enter__(self) -> Self:
         """Begin to measure."""
-        self._cuda = _cuda_in_use()
+        torch = sys.modules.get("torch")  # not imported here, because not every model needs it
+        is_on_gpu = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._cuda: Any = torch.cuda if torch is not None and is_on_gpu else None
         if self._cuda is not None:
             self.measured = ON_GPU
             self._before = [self._cuda.memory_allocated(device) for device in range(self._cuda.device_count())]
@@ -150,12 +151,6 @@ class PeakMemory:
 
     def _look(self) -> None:
         self.bytes = max(self.bytes, self._process.memory_info().rss - self._resident)
-
-
-def _cuda_in_use() -> Any:
-    """`torch.cuda`, if this process uses a GPU. Torch is not imported here, because not every model needs it."""
-    torch = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
 
 @dataclass(kw_only=True)
@@ -248,20 +243,15 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
         if run.failure is not None:
             break
         if claim.others and not claim.requests:
-            _wait(model, claim, reporter)
+            holders = " and ".join(sorted(other.holder for other in claim.others))
+            count = len({name for other in claim.others for name in other.requests} - claim.known.keys())
+            reporter.note(f"{model.name}: {count} requests are already being asked by {holders}; this run waits for the answers")
+            with reporter.track(f"wait for the answers of {model.name}", total=1, unit="claim") as advance:
+                while all(other.is_held() for other in claim.others):
+                    time.sleep(_WAIT_S)
+                advance()
     sender.end()
     return run
-
-
-def _wait(model: AskedModel, claim: Claim, reporter: Reporter) -> None:
-    """Wait until a process that asks requests of this run has finished or died."""
-    holders = " and ".join(sorted(other.holder for other in claim.others))
-    count = len({name for other in claim.others for name in other.requests} - claim.known.keys())
-    reporter.note(f"{model.name}: {count} requests are already being asked by {holders}; this run waits for the answers")
-    with reporter.track(f"wait for the answers of {model.name}", total=1, unit="claim") as advance:
-        while all(other.is_held() for other in claim.others):
-            time.sleep(_WAIT_S)
-        advance()
 
 
 class _Sender:
@@ -282,7 +272,15 @@ class _Sender:
         code = f"the model {model.name}"
         try:
             with calling(code, is_limited=False):
-                self._loaded = loaded = self._loaded or _load(model, reporter)
+                if self._loaded is None:
+                    handle = model.project.handle(model.name)
+                    with use_reporter(reporter), reporter.track(f"load {model.name}", total=1, unit="model") as advance:
+                        loaded = model.kept.load(handle)
+                        advance()
+                    if handle.version() != model.version:
+                        raise ModelError(f"the model {model.name} changed while it was being loaded; run again")
+                    self._loaded = loaded
+                loaded = self._loaded
         except EvalDagsterError as error:
             run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
             return
@@ -323,9 +321,22 @@ class _Sender:
         if loaded is None or self._memory is None or (run.failure is not None and not run.is_limited):
             return
         usages = [usage for usage in loaded.usage() if usage.requests]
-        run.figures = _figures(usages, requests=self._requests, seconds=self._seconds) | {
-            "run_peak_memory_mib": round(self._memory.bytes / _MEBIBYTE, 1)
-        }
+        figures: dict[str, float] = {"run_requests": self._requests, "run_seconds": round(self._seconds, 3)}
+        if usages:
+            asked, read, computed = (
+                sum(counts)
+                for counts in zip(*((each.inputs_asked(), each.inputs_computed(), each.computed()) for each in usages), strict=True)
+            )
+            figures |= {"run_tokens_asked": asked, "run_tokens_computed": computed}
+            if read:
+                figures["run_reuse_factor"] = round(asked / read, 3)
+            if self._seconds:
+                figures["run_tokens_per_s"] = round(computed / self._seconds, 1)
+        costs = [usage.cost for usage in usages if usage.cost is not None]
+        if costs:
+            estimated = sum(usage.cost_estimated for usage in usages)
+            figures |= {"run_cost": math.fsum(costs), **({"run_calls_of_estimated_cost": estimated} if estimated else {})}
+        run.figures = figures | {"run_peak_memory_mib": round(self._memory.bytes / _MEBIBYTE, 1)}
         notes = [
             (f"{usage.kind}_{name}", text)
             for usage in usages
@@ -343,16 +354,6 @@ class _Sender:
         run.notes = {"peak_memory_measured": self._memory.measured} | {name: text for name, text in notes if text}
 
 
-def _load(model: AskedModel, reporter: Reporter) -> Model:
-    handle = model.project.handle(model.name)
-    with use_reporter(reporter), reporter.track(f"load {model.name}", total=1, unit="model") as advance:
-        loaded = model.kept.load(handle)
-        advance()
-    if handle.version() != model.version:
-        raise ModelError(f"the model {model.name} changed while it was being loaded; run again")
-    return loaded
-
-
 def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Request, ModelResponse]]:
     """The answers of a model. If it computes in this process without measuring times, each gets the time since the previous answer.
 
@@ -365,8 +366,8 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
         if request.request_id not in asked:
             raise ModelError(f"the model answered the request {request.request_id}, which it was not asked now; expected each once")
         asked.remove(request.request_id)
-        misfit = _misfit(request, given)
-        response = given if misfit is None else ModelResponse(error=f"ModelError: the model gave {misfit}", retryable=True)
+        fault = misfit(request, given)
+        response = given if fault is None else ModelResponse(error=f"ModelError: the model gave {fault}", retryable=True)
         now = time.monotonic()
         if gpus is not None and response.worker_s is None:
             response = replace(response, worker_s=now - last, gpu_s=(now - last) * gpus)
@@ -374,7 +375,7 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
         last = now
 
 
-def _misfit(request: Request, response: object) -> str | None:
+def misfit(request: Request, response: object) -> str | None:
     """The fault of an answer, which may come from a user's model. None if it fits its request."""
     if not isinstance(response, ModelResponse):
         return f"{type(response).__name__}; expected a ModelResponse"
@@ -411,22 +412,3 @@ def _miscounted(number: int, of: str, **lists: Sequence[object]) -> str | None:
     return next(
         (f"{len(each)} {name} for {number} {of}; expected one for each" for name, each in lists.items() if len(each) != number), None
     )
-
-
-def _figures(usages: Sequence[Usage], *, requests: int, seconds: float) -> dict[str, float]:
-    figures: dict[str, float] = {"run_requests": requests, "run_seconds": round(seconds, 3)}
-    if not usages:
-        return figures
-    asked, read, computed = (
-        sum(counts) for counts in zip(*((each.inputs_asked(), each.inputs_computed(), each.computed()) for each in usages), strict=True)
-    )
-    figures |= {"run_tokens_asked": asked, "run_tokens_computed": computed}
-    if read:
-        figures["run_reuse_factor"] = round(asked / read, 3)
-    if seconds:
-        figures["run_tokens_per_s"] = round(computed / seconds, 1)
-    costs = [usage.cost for usage in usages if usage.cost is not None]
-    if costs:
-        estimated = sum(usage.cost_estimated for usage in usages)
-        figures |= {"run_cost": math.fsum(costs), **({"run_calls_of_estimated_cost": estimated} if estimated else {})}
-    return figures

@@ -15,14 +15,11 @@ from eval_dagster.lake.format.file_reading import read_head, read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.metrics.base import declared_headline
-from eval_dagster.project import Project
 from eval_dagster.records import Status
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, ties_finding
-from eval_dagster.stages.mixed_answers import mixed_words, stored_mixed_counts
 from eval_dagster.stages.outputs import require_outputs
-from eval_dagster.stages.partition import Partition, Plan
-from eval_dagster.stages.results import StageResult
+from eval_dagster.stages.partition import Partition, Plan, StageResult, mixed_words, stored_mixed_counts
 from eval_dagster.stages.scores import headline, metric_versions
 from eval_dagster.texts.figures import interval
 from eval_dagster.tracking.tracked_result import TrackedResult
@@ -71,8 +68,12 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mappin
     Raises:
         LakeError: Prompts, outputs or samples are missing or damaged.
     """
+    import pandas as pd  # imported lazily: slow, and only needed for new results
+
     project, eval_name, model = partition.project, partition.eval_name, partition.model
     task, inputs = partition.task, scores.info.inputs
+    prompts, outputs = require_outputs(partition)
+    costs = outputs.info.counts
     snapshot = partition.snapshot()
     params = {
         **{f"eval.{name}": value for name, value in project.eval(eval_name).model_dump(mode="json").items()},
@@ -86,7 +87,7 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mappin
         result_key=key,
         run_name=f"{eval_name} · {model}",
         params=params,
-        metrics={**_figures(rows), **_costs(partition)},
+        metrics={**run_figures(rows), **{name: costs[name] for name in _COSTS if name in costs}},
         tags={
             "eval": eval_name,
             "model": model,
@@ -99,11 +100,16 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mappin
         dataset_digest=inputs["dataset_snapshot"],
         dataset_rows=int(snapshot.info.counts["samples"]),
         dataset_example=json.loads(read_head(snapshot.path, 1, ["row"])[0]["row"]),
-        tables={"metrics": _metric_table(rows), **_subject_tables(rows), "samples": _sample_table(partition, scores)},
+        tables={
+            # As metrics of the MLflow run they would be dozens of columns.
+            "metrics": pd.DataFrame([{name: row[name] for name in _METRIC_COLUMNS} for row in rows]),
+            **subject_tables(rows),
+            "samples": _sample_table(prompts, outputs, scores),
+        },
     )
 
 
-def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def run_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """The columns of a result in MLflow's table of runs.
 
     `score`, `stderr` and `n` belong to the headline metric in each run. The overall value of each metric has the metric's name. If another
@@ -124,22 +130,9 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     return figures
 
 
-def _costs(partition: Partition) -> dict[str, float]:
-    """The cost of the answers: dollars for a model with a price, and seconds of workers and GPUs if known."""
-    counts = require_outputs(partition)[1].info.counts
-    return {name: counts[name] for name in _COSTS if name in counts}
-
-
-def _metric_table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Every metric, overall and by subject. As metrics of the MLflow run they would be dozens of columns."""
-    import pandas as pd  # as in `_sample_table`
-
-    return pd.DataFrame([{name: row[name] for name in _METRIC_COLUMNS} for row in rows])
-
-
-def _subject_tables(rows: Sequence[Mapping[str, Any]]) -> "dict[str, pd.DataFrame]":
+def subject_tables(rows: Sequence[Mapping[str, Any]]) -> "dict[str, pd.DataFrame]":
     """The table `subjects`: the headline metric by subject, rounded, in columns that fit MLflow's page. Empty for one subject."""
-    import pandas as pd  # as in `_sample_table`
+    import pandas as pd  # as in `tracked_result`
 
     headlines = {row["metric"] for row in rows if row["is_headline"]}
     subjects = [row for row in rows if row["metric"] in headlines and row["subject"] is not None]
@@ -162,11 +155,10 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _sample_table(partition: Partition, scores: LakeFile) -> "pd.DataFrame":
+def _sample_table(prompts: LakeFile, outputs: LakeFile, scores: LakeFile) -> "pd.DataFrame":
     """The first samples with prompt, answer, gold and scores side by side."""
-    import pandas as pd  # imported lazily: slow, and only needed for new results
+    import pandas as pd  # as in `tracked_result`
 
-    prompts, outputs = require_outputs(partition)
     table: dict[str, dict[str, Any]] = {}
     for row in read_rows(prompts.path, ["sample_id", "sample_name", "subject", "prompt", "choices", "gold"])[:_MOST_SAMPLES]:
         table[row["sample_id"]] = {name: value for name, value in row.items() if name != "sample_name" or value is not None}
@@ -196,7 +188,10 @@ def materialize_metrics(partition: Partition) -> StageResult:
         LakeError: Scores are missing, damaged, or belong to other responses.
     """
     project = partition.project
-    scores = _require_scores(partition)
+    _, outputs = require_outputs(partition)
+    scores = partition.require("sample_scores")
+    if scores.info.inputs["model_outputs"] != outputs.info.version:
+        raise LakeError(f"the scores of {partition} belong to older outputs; materialize sample_scores for this partition")
     warnings: list[str] = []
     plan = plan_metrics(partition, scores, warnings)
     if plan.fresh is not None:
@@ -224,37 +219,19 @@ def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) ->
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code, findings])
     again = []
     if current is not None and current.info.fingerprint == fingerprint:
-        if not _names(project, current, scores):
+        run = current.info.inputs.get("mlflow_run")
+        # If a file was deleted, equal scores may be in a new one.
+        named = [row["scores_file"] for row in read_head(current.path, 1, ["scores_file"])]
+        if named != [str(scores.path.relative_to(project.lake.root))]:
             again.append("scores")
-        elif not _is_tracked(project, current, warnings):
-            again.append("MLflow")
+        elif not project.lake.is_trial:  # a trial is never in MLflow
+            try:
+                if run is None or not project.tracker.exists(run):
+                    again.append("MLflow")
+            except TrackingError as error:
+                warnings.append(str(error))
     made_of = {"scores": stable_hash([scores.info.version, scores.info.fingerprint]), "code": code, "findings": findings}
     return Plan(fingerprint=fingerprint, made_of=made_of, current=current, again=again)
-
-
-def _require_scores(partition: Partition) -> LakeFile:
-    _, outputs = require_outputs(partition)
-    scores = partition.require("sample_scores")
-    if scores.info.inputs["model_outputs"] != outputs.info.version:
-        raise LakeError(f"the scores of {partition} belong to older outputs; materialize sample_scores for this partition")
-    return scores
-
-
-def _names(project: Project, metrics: LakeFile, scores: LakeFile) -> bool:
-    """Whether metrics name this file of scores. If a file was deleted, equal scores may be in a new one."""
-    named = [row["scores_file"] for row in read_head(metrics.path, 1, ["scores_file"])]
-    return named == [str(scores.path.relative_to(project.lake.root))]
-
-
-def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> bool:
-    if project.lake.is_trial:  # never in MLflow
-        return True
-    run = current.info.inputs.get("mlflow_run")
-    try:
-        return run is not None and project.tracker.exists(run)
-    except TrackingError as error:
-        warnings.append(str(error))
-        return True
 
 
 def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: Sequence[str]) -> StageResult:

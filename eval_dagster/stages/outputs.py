@@ -19,15 +19,13 @@ from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.file_reading import read_head, read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.rows import request_of, response_row
-from eval_dagster.models.base import ModelHandle, WatchedHandle
+from eval_dagster.models.base import WatchedHandle
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
-from eval_dagster.records import ModelResponse
+from eval_dagster.prompts.rendering import ids_by_count, named
+from eval_dagster.records import ModelResponse, Request
 from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask, look_at
-from eval_dagster.stages.mixed_answers import mixed_counts, mixed_words
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
-from eval_dagster.stages.results import StageFailure, StageResult
-from eval_dagster.stages.shared_texts import joined, shared_texts
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageFailure, StageResult, mixed_counts, mixed_words
 from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.users_code import death_for
 from eval_dagster.versions.hashes import code_version, stable_hash
@@ -36,6 +34,13 @@ _STAGE = "model_outputs"
 _GENERATIVE = ("_cot", "_generative")
 """Suffixes of tasks that ask another task's questions for written answers."""
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
+Answer = Mapping[str, Any]
+"""A row of the response cache."""
+_MOST_MORE = 64
+"""The search covers numbers of texts up to this much above the wanted number."""
+_OF_EACH_TEXT = ("text", "finish_reason", "output_token_ids", "logits", "server_reasoning", "tool_calls", "server_finish_reason")
+_SUMS = ("output_tokens", "padded_tokens", "latency_s", "cached_tokens", "reasoning_tokens", "cost", "attempts", "worker_s", "gpu_s")
+"""Figures of all texts of an answer together. A part of the texts gets its share."""
 
 
 def cost_counts(answers: Iterable[Mapping[str, Any]], *, has_price: bool) -> dict[str, float]:
@@ -253,28 +258,20 @@ def cached_answers(partition: Partition, prompts: Sequence[Mapping[str, Any]], m
 
 
 def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
-    warnings = (*warnings, *_escape_warning(partition, int(file.info.counts["escaped"])))
-    warnings = (*warnings, *_scores_warning(partition, int(file.info.counts.get("without_scores", 0))))
+    if escaped := int(file.info.counts["escaped"]):
+        answers = "answer holds" if escaped == 1 else "answers hold"
+        half = "half of a character (a lone surrogate), stored and scored as an escape such as \\ud83d"
+        warnings = (*warnings, f"{partition}: {escaped} {answers} {half}")
+    if unscored := int(file.info.counts.get("without_scores", 0)):
+        name, tasks = partition.project.eval(partition.eval_name).task, partition.project.tasks
+        variant = next((f"{name}{ending}" for ending in _GENERATIVE if f"{name}{ending}" in tasks), None)
+        cure = f"; the task {variant} asks the same questions for written answers" if variant else ""
+        requests = "request asks" if unscored == 1 else "requests ask"
+        wish = f"for log-probabilities that the server of {partition.model} does not give"
+        warnings = (*warnings, f"{partition}: {unscored} {requests} {wish}{cure}")
     if mixed := mixed_words(file.info.counts, with_columns=True):
         warnings = (*warnings, f"{partition}: its answers are of {mixed}, so that its score mixes them")
     return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
-
-
-def _escape_warning(partition: Partition, count: int) -> Sequence[str]:
-    if not count:
-        return ()
-    answers = "answer holds" if count == 1 else "answers hold"
-    return (f"{partition}: {count} {answers} half of a character (a lone surrogate), stored and scored as an escape such as \\ud83d",)
-
-
-def _scores_warning(partition: Partition, count: int) -> Sequence[str]:
-    if not count:
-        return ()
-    name, tasks = partition.project.eval(partition.eval_name).task, partition.project.tasks
-    variant = next((f"{name}{ending}" for ending in _GENERATIVE if f"{name}{ending}" in tasks), None)
-    cure = f"; the task {variant} asks the same questions for written answers" if variant else ""
-    requests = "request asks" if count == 1 else "requests ask"
-    return (f"{partition}: {count} {requests} for log-probabilities that the server of {partition.model} does not give{cure}",)
 
 
 def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
@@ -282,6 +279,13 @@ def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, m
     rows = _response_rows(plan.partition, zip(plan.rows, answers, strict=True))
     fresh = [row for row in plan.rows if row["error"] is None and row["request_id"] in run.answers]
     asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in fresh]
+    # A server may leave out counts of tokens, and log-probabilities of given tokens.
+    unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
+    unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
+    handle = project.handle(model)
+    declared: dict[str, str] = {}  # ignoring detected changes of a model that can change behind its name
+    if isinstance(handle, WatchedHandle):
+        declared["model_declared"], declared["model_content_declared"] = handle.declared_versions()
     info = FileInfo(
         fingerprint=plan.plan.fingerprint,
         version=_content_version(rows),
@@ -291,7 +295,7 @@ def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, m
             "rendered_prompts": plan.prompts.info.version,
             "model": model_version,
             "model_content": project.model_content(model),
-            **_declared(project.handle(model)),
+            **declared,
             **plan.prompts.info.inputs,
         },
         counts={
@@ -304,7 +308,8 @@ def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, m
             "truncated": sum(row["truncated_tokens"] > 0 for row in rows),
             **cost_counts(rows, has_price=plan.has_price),
             **time_counts(rows),
-            **_gaps(rows),
+            **({"tokens_unknown": unknown} if unknown else {}),
+            **({"without_scores": unscored} if unscored else {}),
             **mixed_counts(rows),
             "tokens_asked": sum(asked),
             # An eval that sent no request has no part in the call.
@@ -329,21 +334,6 @@ def _response_rows(partition: Partition, answered: Iterable[tuple[Mapping[str, A
         }
         for row, answer in answered
     ]
-
-
-def _gaps(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The counts of missing values from a server: counts of tokens, and log-probabilities of given tokens."""
-    unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
-    unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
-    return {name: count for name, count in {"tokens_unknown": unknown, "without_scores": unscored}.items() if count}
-
-
-def _declared(handle: ModelHandle) -> dict[str, str]:
-    """The declared versions of a model that can change behind its name. They ignore detected changes."""
-    if not isinstance(handle, WatchedHandle):
-        return {}
-    version, content = handle.declared_versions()
-    return {"model_declared": version, "model_content_declared": content}
 
 
 def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:
@@ -402,3 +392,80 @@ def require_outputs(partition: Partition) -> tuple[LakeFile, LakeFile]:
     if outputs.info.inputs["rendered_prompts"] != prompts.info.version:
         raise LakeError(f"the model outputs of {partition} answer older prompts; materialize model_outputs for this partition")
     return prompts, outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """The requests that the cache can answer, in whole or in part, by texts of the same prompt and settings."""
+
+    whole: Mapping[str, dict[str, Any]]
+    """Answers by request id, cut from longer ones."""
+    heads: Mapping[str, Answer]
+    """The first texts by request id, if there are fewer than asked for."""
+    rests: Mapping[str, Request]
+    """The request for the texts after `heads`, by the id of the whole request."""
+
+
+def shared_texts(cache: ResponseCache, requests: Mapping[str, Request]) -> Shared:
+    """Look for texts of these requests, which have no answer themselves."""
+    others: dict[str, dict[int, str]] = {}
+    for name, request in requests.items():
+        settings = request.generation
+        # Greedy text is the same for each number of texts, and some requests have an id of another form.
+        if settings is None or settings.temperature == 0 or named(request).request_id != request.request_id:
+            others[name] = {}
+        else:
+            counts = range(1, settings.num_samples + _MOST_MORE)
+            others[name] = ids_by_count(request, (count for count in counts if count != settings.num_samples))
+    found = cache.find({other for each in others.values() for other in each.values()})
+    whole: dict[str, dict[str, Any]] = {}
+    heads: dict[str, Answer] = {}
+    rests: dict[str, Request] = {}
+    for name, request in requests.items():
+        texts: dict[int, Answer] = {}
+        for count, other in others[name].items():
+            answer = found.get(other)
+            if answer is not None and answer["error"] is None and len(answer["text"]) == count:
+                texts[count] = answer
+        wanted = request.generation.num_samples if request.generation else 0
+        if longer := [count for count in texts if count > wanted]:
+            whole[name] = _cut(texts[min(longer)], name, wanted)
+        elif texts:
+            heads[name] = texts[max(texts)]
+            rests[name] = named(replace(request, first_text=max(texts)))
+    return Shared(whole=whole, heads=heads, rests=rests)
+
+
+def joined(name: str, head: Answer, rest: Answer) -> dict[str, Any]:
+    """The answer to a request, joined from its first texts and the rest. An error of the rest is the error of the whole."""
+    if rest["error"] is not None:
+        return {**rest, "request_id": name}
+    counts = len(head["text"]), len(rest["text"])
+    values = {column: _listed(head, column, counts[0]) + _listed(rest, column, counts[1]) for column in _OF_EACH_TEXT}
+    shown = {column: value if any(each is not None for each in value) else None for column, value in values.items()}
+    figures = {column: _sum(head.get(column), rest.get(column)) for column in _SUMS}
+    if head.get("attempts"):  # a server counts the prompts of all calls
+        figures["prompt_tokens"] = _sum(head["prompt_tokens"], rest["prompt_tokens"])
+    escaped = bool(head["text_is_escaped"] or rest["text_is_escaped"])
+    return {**head, **shown, **figures, "text_is_escaped": escaped, "request_id": name, "retryable": rest.get("retryable", False)}
+
+
+def _cut(answer: Answer, name: str, count: int) -> dict[str, Any]:
+    share = count / len(answer["text"])
+    lists = {column: answer[column][:count] for column in _OF_EACH_TEXT if answer.get(column) is not None}
+    figures: dict[str, Any] = {column: answer[column] * share for column in _SUMS if answer.get(column) is not None}
+    if answer.get("attempts"):
+        figures["prompt_tokens"] = None if answer["prompt_tokens"] is None else answer["prompt_tokens"] * share
+    if lists.get("output_token_ids"):
+        figures["output_tokens"] = sum(map(len, lists["output_token_ids"]))
+    whole = {column: round(value) if isinstance(answer[column], int) and value is not None else value for column, value in figures.items()}
+    return {**answer, **lists, **whole, "request_id": name}
+
+
+def _listed(answer: Answer, column: str, count: int) -> list[Any]:
+    values: Sequence[Any] | None = answer.get(column)
+    return [None] * count if values is None or len(values) != count else list(values)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other

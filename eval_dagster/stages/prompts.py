@@ -12,13 +12,11 @@ from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
-from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
-from eval_dagster.prompts.unusable import checked, failed_prompt, unreadable_prompt
+from eval_dagster.prompts.rendering import Rendering, checked, failed_prompt, fewshot_pool, render_sample, unreadable_prompt
 from eval_dagster.records import Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, require_execution
-from eval_dagster.stages.results import StageResult
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageResult, require_execution
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
@@ -45,7 +43,10 @@ def materialize_prompts(partition: Partition) -> StageResult:
         require_execution(project, eval_name)
         current = _write(partition, render_eval(project, eval_name, rendering), plan, snapshot)
     findings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
-    warnings, cached = [*_repeated_names(partition, current), *findings], plan.fresh is not None
+    warnings, cached = findings, plan.fresh is not None
+    if current.info.counts.get("repeated_names"):
+        words = shared_names(_named(read_rows(current.path, ["sample_name", "source_id"])))
+        warnings = [f"{partition}: {words}", *findings]
     return partition.result(_STAGE, current, cached=cached, preview=read_head(current.path, 3, _PREVIEW), warnings=warnings)
 
 
@@ -59,6 +60,11 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
     task, code = definition_version(partition.task), code_version(render_eval, prompt_row)
     formatter, generation = rendering.formatter.version(), rendering.generation.model_dump(mode="json")
     current = partition.current(_STAGE)
+    again = []
+    if current is not None and current.info.counts.get("retryable_errors"):
+        again.append("errors")
+    if current is not None and stored_findings(current) is None:
+        again.append("findings")
     return Plan(
         fingerprint=stable_hash(
             {"samples": snapshot_version, "code": [task, code], "settings": settings, "formatter": formatter, "generation": generation}
@@ -72,14 +78,8 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
             "model settings": stable_hash([formatter, generation]),
         },
         current=current,
-        again=[] if current is None else _reasons_again(current),
+        again=again,
     )
-
-
-def _reasons_again(current: LakeFile) -> list[str]:
-    """The reasons to make current prompts again although their versions are the same."""
-    is_incomplete = bool(current.info.counts.get("retryable_errors"))
-    return [*(["errors"] if is_incomplete else []), *(["findings"] if stored_findings(current) is None else [])]
 
 
 def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
@@ -222,11 +222,3 @@ def _by_name(named: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
 
 def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, str]]:
     return ((row["sample_name"], row["source_id"]) for row in rows)
-
-
-def _repeated_names(partition: Partition, prompts: LakeFile) -> Sequence[str]:
-    """A warning if rows share a name."""
-    if not prompts.info.counts.get("repeated_names"):
-        return ()
-    words = shared_names(_named(read_rows(prompts.path, ["sample_name", "source_id"])))
-    return (f"{partition}: {words}",)

@@ -34,10 +34,18 @@ from eval_dagster.metrics.items import Item, ItemMetric, frozen
 from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, ItemScore, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.stages.mixed_answers import stored_mixed_counts
 from eval_dagster.stages.outputs import require_outputs
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, allowed_execution, require_execution
-from eval_dagster.stages.results import StageResult, error_warning, preview_samples
+from eval_dagster.stages.partition import (
+    AskedPrompts,
+    Partition,
+    Plan,
+    StageResult,
+    allowed_execution,
+    error_warning,
+    preview_samples,
+    require_execution,
+    stored_mixed_counts,
+)
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import AdapterTask, Answer, ScoreError
@@ -73,7 +81,12 @@ def row_scores(
             if error is None:
                 scored = next(found)
                 scores = list(_scores(task, scored.values))
-                ties = _ties(row)
+                # The other package decides between choices that share the highest log-probability, without counting them.
+                with explained() as tied:
+                    for prompt, response in row:
+                        values = response.choice_logprobs if prompt.request.choices else ()
+                        count_tie([position for position, value in enumerate(values) if value == max(values)])
+                ties = tied.get(None, {})
                 of_scores: dict[str | None, Explanation] = {
                     score.metric: {**scored.words.get(score.metric, {}), **ties} for score in scores
                 }
@@ -81,15 +94,6 @@ def row_scores(
             else:
                 scores = list(_scores(task, error))
             yield from ((row[0][0], score) for score in scores)
-
-
-def _ties(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> Explanation:
-    """The choices that share the highest log-probability. The other package decides between them without counting them."""
-    with explained() as found:
-        for prompt, response in row:
-            values = response.choice_logprobs if prompt.request.choices else ()
-            count_tie([position for position, value in enumerate(values) if value == max(values)])
-    return found.get(None, {})
 
 
 def _error(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> str | None:
@@ -104,8 +108,15 @@ def _scores(task: AdapterTask, found: Mapping[str, Item] | Exception | str) -> I
         for name, value in found.items():
             if isinstance(value, ScoreError):
                 yield Score(metric=name, value=None, error=value.reason, retryable=value.retryable)
+            elif name.partition("/")[0] in of_items:
+                yield item_score(name, value)
+            elif not _is_number(value):
+                wrong = f"the benchmark gave {value!r:.200} for {name!r}, which is averaged; expected a number"
+                yield Score(metric=name, value=None, error=wrong)
+            elif not is_summable(value):
+                yield Score(metric=name, value=None, error=f"the benchmark gave {value}, which is no number that can be averaged")
             else:
-                yield item_score(name, value) if name.partition("/")[0] in of_items else _number(name, value)
+                yield Score(metric=name, value=float(value))
         return
     error = found if isinstance(found, str) else f"{type(found).__name__}: {found}"
     for metric in task.METRICS:
@@ -134,14 +145,6 @@ def item_score(name: str, item: Item) -> Score:
         return ItemScore(metric=name, value=None, item=frozen(item))
     except TypeError as error:
         return Score(metric=name, value=None, error=str(error))
-
-
-def _number(name: str, value: Item) -> Score:
-    if not _is_number(value):
-        return Score(metric=name, value=None, error=f"the benchmark gave {value!r:.200} for {name!r}, which is averaged; expected a number")
-    if not is_summable(value):
-        return Score(metric=name, value=None, error=f"the benchmark gave {value}, which is no number that can be averaged")
-    return Score(metric=name, value=float(value))
 
 
 def is_summable(value: float) -> bool:
@@ -403,7 +406,14 @@ def _prompt_scores(
     for name, pairs in groupby(answered, key=lambda pair: pair[0].source_id):
         row = []
         for prompt, response in pairs:
-            views, error = _views_or_error(AnsweredPrompt(task=task, sample=samples[name], prompt=prompt), response)
+            views: Sequence[Completion | Loglikelihood] = ()
+            error = response.error
+            if error is None:
+                try:
+                    with calling("the post-processing of the task", prompt.sample_id):
+                        views = AnsweredPrompt(task=task, sample=samples[name], prompt=prompt).views(response)
+                except Exception as problem:  # a task's post-processing is user code: it may fail for one sample
+                    error = described(problem) + raised_at(problem)
             row.append((prompt, views, error))
             for score in score_response(metrics_for(of_question, prompt.response_type, asked), views, error, prompt.sample_id):
                 yield prompt, score
@@ -423,13 +433,3 @@ def clusters_of(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: s
         fields = ", ".join(next(iter(samples.values())).row)
         raise DataError(f"eval {eval_name}: no row has the field {field!r} of the task's CLUSTER_FIELD; the rows have: {fields}")
     return {name: name if sample.row.get(field) in (None, "") else str(sample.row[field]) for name, sample in samples.items()}
-
-
-def _views_or_error(asked: AnsweredPrompt, response: ModelResponse) -> tuple[Sequence[Completion | Loglikelihood], str | None]:
-    if response.error is not None:
-        return (), response.error
-    try:
-        with calling("the post-processing of the task", asked.prompt.sample_id):
-            return asked.views(response), None
-    except Exception as problem:  # a task's post-processing is user code: it may fail for one sample
-        return (), described(problem) + raised_at(problem)

@@ -5,14 +5,13 @@ from typing import Any
 
 from eval_dagster.datasets.reader import DatasetReader, reads_in_part
 from eval_dagster.errors import DataError
-from eval_dagster.lake.files import LakeFile, table_of
+from eval_dagster.lake.files import table_of
 from eval_dagster.lake.format.file_reading import read_head, read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.rows import sample_of, sample_row
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
-from eval_dagster.stages.partition import Plan, sound_current
-from eval_dagster.stages.results import StageResult
+from eval_dagster.stages.partition import Plan, StageResult, sound_current
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.versions.hashes import code_version, stable_hash
@@ -29,7 +28,26 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
     """
     with project.lake.lock(f"snapshot-{eval_name}"):
         plan = plan_snapshot(project, eval_name)
-        current = plan.fresh or _write(project, eval_name, _read(project, eval_name), plan, run_id)
+        current = plan.fresh
+        if current is None:
+            samples = _read(project, eval_name)
+            task, version = project.task(eval_name), _version(samples)
+            source = project.reader.source(task)
+            rows = [sample_row(eval_name, sample, source, version) for sample in samples]
+            info = FileInfo(
+                fingerprint=plan.fingerprint,
+                version=version,
+                run_id=run_id,
+                materialized_at=project.lake.next_time("samples", eval_name),
+                inputs={"dataset": f"{source.path}@{source.revision}" if source.revision else source.path},
+                counts={
+                    "rows": len(rows),
+                    "samples": sum(sample.split == task.SAMPLE_SPLIT for sample in samples),
+                    "subjects": len({sample.subject for sample in samples}),
+                },
+                made_of=plan.made_of,
+            )
+            current = project.lake.write("samples", table_of("samples", rows), eval_name=eval_name, info=info)
     preview = read_head(current.path, 5, _PREVIEW)
     cached = plan.fresh is not None
     return StageResult(stage="dataset_snapshot", eval_name=eval_name, model=None, file=current, cached=cached, preview=preview)
@@ -99,24 +117,6 @@ def check_names(what: str, task: BaseTask[Any], samples: Sequence[Sample]) -> No
 
 def _version(samples: Sequence[Sample]) -> str:
     return stable_hash([[sample.sample_id, sample.subject, sample.split, sample.row_index] for sample in samples])
-
-
-def _write(project: Project, eval_name: str, samples: list[Sample], plan: Plan, run_id: str) -> LakeFile:
-    task = project.task(eval_name)
-    source = project.reader.source(task)
-    version = _version(samples)
-    rows = [sample_row(eval_name, sample, source, version) for sample in samples]
-    evaluated = sum(sample.split == task.SAMPLE_SPLIT for sample in samples)
-    info = FileInfo(
-        fingerprint=plan.fingerprint,
-        version=version,
-        run_id=run_id,
-        materialized_at=project.lake.next_time("samples", eval_name),
-        inputs={"dataset": f"{source.path}@{source.revision}" if source.revision else source.path},
-        counts={"rows": len(rows), "samples": evaluated, "subjects": len({sample.subject for sample in samples})},
-        made_of=plan.made_of,
-    )
-    return project.lake.write("samples", table_of("samples", rows), eval_name=eval_name, info=info)
 
 
 def read_samples(project: Project, eval_name: str) -> list[Sample]:

@@ -12,7 +12,7 @@ from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 
 HOME = Path(__file__).with_name("earlier_home")
 """Of three evals and a scripted model, before the modules of the package were moved to the packages that they are in."""

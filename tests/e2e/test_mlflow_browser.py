@@ -18,7 +18,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 
 pytestmark = pytest.mark.e2e
 

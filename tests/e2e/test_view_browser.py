@@ -23,7 +23,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES
+from eval_dagster.stages.partition import STAGES
 
 pytestmark = pytest.mark.e2e
 

@@ -12,7 +12,7 @@ from eval_dagster.pages.samples.places import PAGE, page_path
 from eval_dagster.project import Project
 from eval_dagster.results.points import Point
 from eval_dagster.results.samples import MOST_SAMPLES, collect_samples
-from eval_dagster.stages.results import StageResult, partition_key
+from eval_dagster.stages.partition import StageResult, partition_key
 from eval_dagster.stores.whole_files import replaced
 
 _MOST_BEFORE_STAMP = 300

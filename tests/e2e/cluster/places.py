@@ -21,7 +21,7 @@ from eval_dagster.lake.answers.journal import journal_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, StageFailure
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MODELS = ("words", "letters")

@@ -24,7 +24,7 @@ from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.texts.visible_text import is_storable
 

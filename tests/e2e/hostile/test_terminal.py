@@ -21,7 +21,7 @@ from eval_dagster.cli.main import main
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES
+from eval_dagster.stages.partition import STAGES
 
 Run = Callable[..., tuple[int, str, str]]
 

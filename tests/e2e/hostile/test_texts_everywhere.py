@@ -30,7 +30,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.results.comparison import ChangedSample
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.texts.visible_text import is_storable, json_text, message_text, storable
 

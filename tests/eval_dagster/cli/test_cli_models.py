@@ -13,7 +13,7 @@ from eval_dagster.models.transformers.network import devices
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, StageFailure
 
 CONFIG = """
     models:

@@ -15,7 +15,7 @@ from eval_dagster.gate.results import write_result
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 
 TASK = """
     from eval_dagster.metrics.base import CompletionMetric

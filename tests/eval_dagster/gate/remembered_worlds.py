@@ -23,10 +23,10 @@ from eval_dagster.metrics.base import BaseMetric, CompletionMetric
 from eval_dagster.project import Project
 from eval_dagster.records import Completion, Message, Request, ResponseType, Role, Row, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.stages import aggregation, old_answers
+from eval_dagster.stages import aggregation, rescoring
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.old_answers import OldAnswers, score_again
 from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.rescoring import OldAnswers, score_again
 from eval_dagster.stages.scores import content_version, scores_of, scoring_versions
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.versions.hashes import stable_hash
@@ -312,7 +312,7 @@ def remembered_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
                 known[key] = [score for _, score in scores_of(task, samples, iter([(prompt, response)]), asked)]
             yield from ((prompt, score) for score in known[key])
 
-    monkeypatch.setattr(old_answers, "scores_of", scores)
+    monkeypatch.setattr(rescoring, "scores_of", scores)
 
     def world(seed: int) -> World:
         lake = held["lake"] = RememberedLake()

@@ -13,7 +13,7 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.results.comparison import MetricComparison, changed_samples, compare_points
 from eval_dagster.results.points import Point, PointName, history, previous_point
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 
 TASK = """
     from eval_dagster.metrics.base import CompletionMetric

@@ -14,7 +14,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 
 TASK = """
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood

@@ -16,7 +16,7 @@ from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 
 BACKEND = """
     from typing import Literal

@@ -23,7 +23,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, Request
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, StageFailure
 
 REQUESTS = (
     Request(request_id="choices", prompt="the cat", choices=(" sat", " ran")),
@@ -112,7 +112,7 @@ MEASURE = """
     from eval_dagster.pipeline import evaluate
     from eval_dagster.progress.reporting import SilentReporter
     from eval_dagster.project import Project
-    from eval_dagster.stages.results import STAGES, StageFailure
+    from eval_dagster.stages.partition import STAGES, StageFailure
 
     gc.disable()
     project = Project.open(config_path=Path(sys.argv[1]), home=Path(sys.argv[2]))

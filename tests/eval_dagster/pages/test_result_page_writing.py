@@ -16,7 +16,7 @@ from eval_dagster.pages.samples.places import page_path
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 from eval_dagster.tracking.tracker import Tracker
 
 EVAL, MODEL = "capitals-completion", "mine"

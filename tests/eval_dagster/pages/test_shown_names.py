@@ -18,7 +18,7 @@ from eval_dagster.pages.server.application import application
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, StageFailure
 
 EARLIER = Path(__file__).parents[2] / "e2e" / "earlier_home"
 """A project of which an earlier state of the code made the home."""

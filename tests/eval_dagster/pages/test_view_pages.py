@@ -30,7 +30,7 @@ from eval_dagster.pages.server.nights import Watched, compared_with
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES
+from eval_dagster.stages.partition import STAGES
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.texts.visible_text import visible
 

@@ -15,8 +15,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import TaskSample
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure
 from eval_dagster.versions.source_files import load_file
 
 CONTEXTS = """

@@ -13,7 +13,7 @@ from eval_dagster.peers.processes.registry import ProcessRegistry, make_environm
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 from tests.eval_dagster.peers.conftest import QuizEnvironment
 from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 

@@ -15,8 +15,7 @@ from eval_dagster.peers.workers.fetched_code import FetchedCodeError, function_t
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure
 from eval_dagster.tasks.benchmark import Answer
 from tests.eval_dagster.peers.conftest import QuizEnvironment
 from tests.eval_dagster.peers.quiz_registry import QuizRegistry

@@ -18,8 +18,7 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import ConcatFormatter, verbatim
 from eval_dagster.records import Message
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
 from eval_dagster.tasks.benchmark import Answer, Benchmark, BenchmarkRows, DatasetSplit, RenderSettings
 
 CHOICES = """

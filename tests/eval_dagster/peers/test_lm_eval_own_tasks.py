@@ -17,8 +17,7 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import Check, Status
 from eval_dagster.stages.findings import stored_findings
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure
 
 TASK = """
 task: colours

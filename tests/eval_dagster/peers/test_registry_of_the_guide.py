@@ -10,8 +10,7 @@ from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure
 from eval_dagster.task_files import registries
 
 PAGE = DOCS / "how-to" / "other-packages.md"

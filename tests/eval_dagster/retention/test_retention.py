@@ -32,7 +32,7 @@ from eval_dagster.results.points import history
 from eval_dagster.retention import pruning as retention
 from eval_dagster.retention.pruning import Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 
 TASK = """
     from eval_dagster.metrics.completion import ExactMatch

@@ -16,7 +16,7 @@ from eval_dagster.lake.format.file_reading import read_info
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 
 CONFIG = """
     models:

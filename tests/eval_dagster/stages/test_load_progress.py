@@ -5,7 +5,7 @@ from pathlib import Path
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import LogReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, StageFailure
 
 CONFIG = """
 models:

@@ -10,7 +10,7 @@ from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.project import Project
-from eval_dagster.stages.results import error_warning
+from eval_dagster.stages.partition import error_warning
 
 TASK = """
     from eval_dagster.task_defs.arithmetic import Arithmetic

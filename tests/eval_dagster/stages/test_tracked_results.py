@@ -9,7 +9,7 @@ from running_stages import run_all
 
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
-from eval_dagster.stages.metrics import _figures, _subject_tables
+from eval_dagster.stages.metrics import run_figures, subject_tables
 
 TASK = """
     from eval_dagster.metrics.base import CompletionMetric
@@ -87,32 +87,32 @@ def _row(metric: str, value: float | None = 1.0, **changes: Any) -> dict[str, An
 
 
 def test_the_score_is_the_headline_wherever_it_is_among_the_metrics() -> None:
-    figures = _figures([_row("score", 0.5), _row("chrf", 0.2), _row("chrf", 0.3, aggregation="macro", is_headline=True, n=9)])
+    figures = run_figures([_row("score", 0.5), _row("chrf", 0.2), _row("chrf", 0.3, aggregation="macro", is_headline=True, n=9)])
     assert (figures["score"], figures["stderr"], figures["n"]) == (0.3, 0.1, 9)
     assert (figures["metric.score"], figures["chrf"], figures["chrf_macro"]) == (0.5, 0.2, 0.3)
 
 
 def test_a_mean_of_subjects_and_a_metric_of_its_name_are_both_there() -> None:
-    figures = _figures([_row("f1", 0.1, is_headline=True), _row("f1", 0.2, aggregation="macro"), _row("f1_macro", 0.3)])
+    figures = run_figures([_row("f1", 0.1, is_headline=True), _row("f1", 0.2, aggregation="macro"), _row("f1_macro", 0.3)])
     assert (figures["f1"], figures["f1_macro"], figures["metric.f1_macro"]) == (0.1, 0.2, 0.3)
 
 
 def test_a_metric_has_the_same_name_whatever_is_known_of_the_costs() -> None:
     """Costs are added where they are known, which may differ between two models of an eval."""
-    assert {"metric.cost", "metric.worker_s"} < _figures([_row("cost"), _row("worker_s")]).keys()
+    assert {"metric.cost", "metric.worker_s"} < run_figures([_row("cost"), _row("worker_s")]).keys()
 
 
 def test_without_a_headline_there_is_no_score() -> None:
-    assert _figures([_row("f1", 0.1), _row("f1", 0.2, subject="south", is_headline=False)]) == {"f1": 0.1, "f1.stderr": 0.1}
+    assert run_figures([_row("f1", 0.1), _row("f1", 0.2, subject="south", is_headline=False)]) == {"f1": 0.1, "f1.stderr": 0.1}
 
 
 def test_the_subjects_are_a_table_of_the_headline_alone() -> None:
     rows = [_row("f1", 0.4, is_headline=True), _row("f1", 0.3, aggregation="macro"), _row("em", 0.2)]
-    assert _subject_tables(rows) == {}, "one subject needs no table"
+    assert subject_tables(rows) == {}, "one subject needs no table"
     rows += [_row("f1", 1 / 3, subject="north"), _row("em", 0.1, subject="north")]
     rows += [_row("f1", None, subject="south", stderr=None, ci_low=None, ci_high=None, n=0, n_errors=4)]
     north = {"subject": "north", "score": 0.3333, "stderr": 0.1, "95 % interval": "0.000 to 2.000", "n": 4, "errors": 0}
     south = {"subject": "south", "score": None, "stderr": None, "95 % interval": "–", "n": 0, "errors": 4}
-    table = _subject_tables(rows)["subjects"].astype(object)
+    table = subject_tables(rows)["subjects"].astype(object)
     assert table.where(table.notna(), None).to_dict("records") == [north, south]
-    assert "errors" not in _subject_tables(rows[:-1])["subjects"], "a column of nothing but 0 takes the place of others"
+    assert "errors" not in subject_tables(rows[:-1])["subjects"], "a column of nothing but 0 takes the place of others"

@@ -23,7 +23,7 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.views import apart
 from eval_dagster.records import Completion, GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.inference import _misfit
+from eval_dagster.stages.inference import misfit
 from eval_dagster.stages.scores import score_response
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import TaskRow, build_samples
@@ -151,7 +151,7 @@ TEXTS = Request(request_id="a", prompt="p", generation=GenerationSettings(num_sa
     ],
 )
 def test_an_answer_fits_its_request(request_: Request, response: object, said: str | None) -> None:
-    found = _misfit(request_, response)
+    found = misfit(request_, response)
     assert (found is None) if said is None else said in str(found)
 
 

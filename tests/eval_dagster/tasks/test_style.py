@@ -6,8 +6,8 @@ from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
+from eval_dagster.prompts.checks import GoldScores
 from eval_dagster.prompts.formatters import ConcatFormatter, Llama3Formatter
-from eval_dagster.prompts.gold_scores import GoldScores
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, ResponseType, Role, Row

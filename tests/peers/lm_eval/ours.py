@@ -17,8 +17,7 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import Message, ModelResponse, Request
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.results import StageFailure
+from eval_dagster.stages.partition import Partition, StageFailure
 from tests.peers.lm_eval.reference import chat_text, likelihood, written
 
 STAGES = ("dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores")

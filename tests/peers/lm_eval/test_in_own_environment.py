@@ -20,8 +20,7 @@ from eval_dagster.peers.processes.registry import close_processes
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure
 
 PYTHON = os.environ.get("LM_EVAL_PYTHON", "")
 pytestmark = [

@@ -22,7 +22,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.retention import Keep, Policy, plan, prune, pruning
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 
 CONFIG = """
     models:

@@ -28,9 +28,8 @@ from eval_dagster.project import Project
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.points import history
 from eval_dagster.stages.outputs import materialize_outputs
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure
 from eval_dagster.stages.prompts import materialize_prompts
-from eval_dagster.stages.results import STAGES, StageFailure
 from eval_dagster.stages.snapshot import materialize_snapshot
 
 Night = Callable[..., list[Outcome]]

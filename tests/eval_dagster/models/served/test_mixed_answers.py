@@ -23,7 +23,7 @@ from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 
 STATES = "2 states of the server"
 

@@ -17,7 +17,7 @@ from servers.stub import Stub, stub_server
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.partition import STAGES, StageResult
 from eval_dagster.task_files.registries import registered_tasks
 
 CONFIG = """

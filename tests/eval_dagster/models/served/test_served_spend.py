@@ -31,7 +31,7 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.inference import AskedModel, ask
-from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 
 STAGES_WITHOUT_MLFLOW = [stage for stage in STAGES if stage != "task_metrics"]
 PRICE = Price(input=1, output=4)
