@@ -168,7 +168,7 @@ def test_a_development_kit_among_other_programs_is_refused(tmp_path: Path, monke
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     with pytest.raises(RequirementError, match="install it in a folder of its own"):
-        multipl_e._java()
+        multipl_e.build_of("java")
 
 
 @pytest.mark.usefixtures("_sandbox")
