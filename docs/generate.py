@@ -9,7 +9,6 @@ import inspect
 import re
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -26,8 +25,11 @@ from eval_dagster.config import models, schema, workers
 from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.tables.columns import EndpointAnswer
+from eval_dagster.lake.tables.schemas import RECORDS
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Loglikelihood
+from eval_dagster.records.judgements import Look
 from eval_dagster.task_defs import TASKS
 
 DOCS = Path(__file__).resolve().parent
@@ -78,18 +80,26 @@ def _section(title: str, section: type[BaseModel]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _field_texts(section: type[BaseModel]) -> dict[str, str]:
+def _field_texts(section: type) -> dict[str, str]:
     """The docstrings below the fields of a class and its bases."""
+    return _texts_of(section.__name__, ast.parse(inspect.getsource(sys.modules[section.__module__])), section)
+
+
+def _texts_of(name: str, module: ast.Module, section: type) -> dict[str, str]:
+    # A typed dictionary does not keep its bases, so they are read from the source if they are of the same module.
+    body = next((node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if body is None:
+        parent = next(each for each in section.__mro__ if each.__name__ == name)
+        return _field_texts(parent) if parent.__module__.startswith("eval_dagster") else {}
+    known = {each.__name__ for each in section.__mro__} | {node.name for node in module.body if isinstance(node, ast.ClassDef)}
     found: dict[str, str] = {}
-    for parent in reversed(
-        [each for each in section.__mro__ if issubclass(each, BaseModel) and each.__module__.startswith("eval_dagster")]
-    ):
-        body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                assert isinstance(field.target, ast.Name)
-                found[field.target.id] = _one_line(str(text.value.value))
+    for base in body.bases:
+        if isinstance(base, ast.Name) and base.id in known:
+            found |= _texts_of(base.id, module, section)
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = _one_line(str(text.value.value))
     return found
 
 
@@ -165,7 +175,10 @@ def relations_page() -> str:
         with open_index(lake) as index:
             build(connection, lake, index)
         functions = [_function(name, questions.pop(name)) for name in FUNCTIONS]
-        parts = [_relation(connection, name, grain, TEXTS["columns"]) for name, grain in sorted({**TEXTS["tables"], **questions}.items())]
+        used: set[str] = set()
+        parts = [_relation(connection, name, grain, used) for name, grain in sorted({**TEXTS["tables"], **questions}.items())]
+    if unused := TEXTS["columns"].keys() - used:
+        raise ValueError(f"docs/generated.yaml has meanings that no relation takes: {', '.join(sorted(unused))}; take them out")
     return "\n".join([*parts, *functions])
 
 
@@ -175,18 +188,31 @@ def _function(name: str, meaning: str) -> str:
     return f"## {name}\n\n{text}\n\n{call}\n"
 
 
-def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, texts: Mapping[str, str]) -> str:
+def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, used: set[str]) -> str:
     shown = MACROS.get(name, name)
+    told = column_texts(name)
     lines = [f"## {name}", "", f"One row per {grain.rstrip('.')}."]
     if name in MACROS:
         lines += ["", f"A macro: `from {shown}`."]
     lines += ["", "| column | type | meaning |", "|---|---|---|"]
     for column, kind, *_ in connection.execute(f"describe from {shown}").fetchall():
-        meaning = texts.get(f"{name}.{column}", texts.get(f"{name.removesuffix('_history')}.{column}", texts.get(column)))
+        key = f"{name}.{column}" if f"{name}.{column}" in TEXTS["columns"] else column
+        meaning = told.get(column) or TEXTS["columns"].get(key)
+        if column not in told:
+            used.add(key)
         if meaning is None:
-            raise ValueError(f"the column {column} of {name} has no meaning; add it to docs/generated.yaml")
+            raise ValueError(
+                f"the column {column} of {name} has no meaning; write a docstring in its record, or add it to docs/generated.yaml"
+            )
         lines.append(f"| `{column}` | `{_sql_type(kind)}` | {_cell(meaning)} |")
     return "\n".join(lines) + "\n"
+
+
+def column_texts(name: str) -> dict[str, str]:
+    """The meanings of a relation's columns, by the docstrings of its table's records."""
+    views = {"change_points": (Look,), "endpoint_answers": (EndpointAnswer,)}
+    texts = [_field_texts(record) for record in {**RECORDS, **views}.get(name.removesuffix("_history"), ())]
+    return {column: text for each in reversed(texts) for column, text in each.items()}
 
 
 def _sql_type(kind: str) -> str:

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from eval_dagster.datasets.reader import LookingReader, without_network
 from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
-from eval_dagster.lake.attempts import Attempt, attempts_of_model
+from eval_dagster.lake.attempts import attempts_of_model
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.models.base import DistantHandle, WatchedHandle
 from eval_dagster.project import Project
 from eval_dagster.records import Sample

@@ -41,24 +41,24 @@ ARROWS = {
     "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
     "lake.lineage": "errors lake.files lake.format versions",
     "prompts": "config errors metrics models records sandbox tasks texts users_code versions",
-    "statistics": "",
+    "statistics": "records",
     "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.tables metrics models progress project "
     "prompts records sandbox statistics tasks texts tracking users_code versions",
     "lake.records": "errors lake.files lake.format",
     "lake.attempts": "errors lake.files lake.format lake.records lake.tables",
-    "freshness": "datasets errors lake.attempts lake.files lake.format models project records stages tasks",
-    "results": "config errors lake.files lake.format lake.lineage lake.records metrics records stages statistics stores texts",
+    "freshness": "datasets errors lake.attempts lake.files lake.format lake.tables models project records stages tasks",
+    "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
-    "pipeline": "errors lake.attempts lake.catalog lake.files pages.samples progress project stages users_code",
-    "gate": "config errors lake.attempts lake.catalog lake.files lake.format lake.lineage lake.tables metrics project results "
-    "stages statistics texts versions",
+    "pipeline": "errors lake.attempts lake.catalog lake.files lake.tables pages.samples progress project stages users_code",
+    "gate": "config errors lake.attempts lake.catalog lake.files lake.format lake.lineage lake.tables metrics project records "
+    "results stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
-    "lake": "lake.answers lake.attempts lake.catalog lake.files lake.format",
-    "notifications": "errors gate lake.catalog lake.files lake.format project results statistics stores texts versions",
-    "pages.report": "errors gate lake.attempts lake.catalog lake.files lake.format pages.samples project results statistics "
+    "lake": "lake.answers lake.catalog lake.files lake.format lake.tables",
+    "notifications": "errors gate lake.catalog lake.files lake.format project records results stores texts versions",
+    "pages.report": "errors gate lake.attempts lake.catalog lake.files lake.format lake.tables pages.samples project records results "
     "stores texts versions",
-    "assets": "config dagster_internals errors gate lake.attempts lake.catalog lake.files notifications pages.report pipeline "
-    "progress project remembered stages statistics stores texts users_code versions",
+    "assets": "config dagster_internals errors gate lake.attempts lake.catalog lake.files lake.tables notifications pages.report "
+    "pipeline progress project records remembered stages stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "",
@@ -82,7 +82,7 @@ ARROWS = {
     "models.served.spend models.served.watch models.transformers.weights progress records stores texts versions",
     "models.vllm": "config errors models models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
-    "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples results statistics texts",
+    "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples records results statistics texts",
     "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.attempts lake.catalog lake.files "
     "lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
     "peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "

@@ -23,7 +23,7 @@ from eval_dagster.config.values import identifier
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError, described
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.judgement import unjudged
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result, result_of_run, write_result
 from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.publishing import publish
@@ -32,7 +32,7 @@ from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pages.report.writing import Report, page_of, report
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.stores.shared_locks import Hold
 from eval_dagster.texts.visible_text import visible
 from eval_dagster.users_code import doing, limited

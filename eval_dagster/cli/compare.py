@@ -12,9 +12,10 @@ from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
-from eval_dagster.results.comparison import ChangedSample, MetricComparison, cause_words, changed_samples, compare_points
+from eval_dagster.records.judgements import ChangedSample, Verdict
+from eval_dagster.results.comparison import MetricComparison, cause_words, changed_samples, compare_points
 from eval_dagster.results.points import Point, PointName, overall
-from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
+from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 from eval_dagster.texts.figures import interval, number
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")

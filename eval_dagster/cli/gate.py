@@ -5,11 +5,11 @@ from pathlib import Path
 
 from eval_dagster.addresses import Addresses
 from eval_dagster.cli.console import out, print_table
-from eval_dagster.gate.records import COMPARED, GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.wording import FIGURE_COLUMNS, Tone, cause_text, clearest_fall, figures, title, tone, unjudged, verdict_line
 from eval_dagster.pages.report.summaries import junit_xml, unjudged_junit, unjudged_markdown
 from eval_dagster.pages.report.summaries import markdown as markdown_summary
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import COMPARED, Regression, Verdict
 from eval_dagster.stores.whole_files import replaced
 
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")

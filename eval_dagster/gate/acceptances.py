@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.gate.records import Acceptance, GateResult, Regression, minute
+from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.results import current_result
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, table_of
@@ -17,8 +17,8 @@ from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Acceptance, Regression, Verdict
 from eval_dagster.results.points import history, n_values, point_at
-from eval_dagster.statistics.verdicts import Verdict
 
 _TABLE = "acceptances"
 _VARIES = re.compile(r"[\d/\\]")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from eval_dagster.gate.records import GateResult, minute
-from eval_dagster.lake.attempts import Attempt
+from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.stages.partition import STAGES, partition_key
-from eval_dagster.statistics.verdicts import Verdict
 
 _ORDER = list(STAGES)
 

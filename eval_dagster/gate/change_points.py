@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.metrics.base import BaseMetric
+from eval_dagster.records.judgements import Look
 from eval_dagster.results.comparison import causes, compare_metric
 from eval_dagster.results.points import Point, overall
 from eval_dagster.versions.hashes import code_version

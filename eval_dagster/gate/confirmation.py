@@ -16,13 +16,14 @@ import numpy as np
 
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.judgement import judge
-from eval_dagster.gate.records import Against, FreshSample, GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.lake.format.file_names import time_of
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Against, FreshSample, Regression, Verdict
 from eval_dagster.results.points import Point, overall
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.rescoring import FreshAnswers, ask_again
@@ -36,7 +37,6 @@ from eval_dagster.statistics.fresh_answers import (
     level_of_fresh,
     share_of_unflipped,
 )
-from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions.hashes import stable_hash
 
 Scores: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eval_dagster.gate.records import Against, Regression, minute
-from eval_dagster.results.comparison import ChangedSample
+from eval_dagster.gate.records import minute
+from eval_dagster.records.judgements import Against, ChangedSample, Regression, Verdict
 from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
+from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 
 _CONFIRMED = ("confirmation", "fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level")
 """Fields of a row that stay as long as its scores are the same."""

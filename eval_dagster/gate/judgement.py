@@ -12,16 +12,16 @@ from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.change_points import LookKey, find_looks
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.partition import Partition
-from eval_dagster.gate.records import NO_RESULT, GateResult, Look, Regression
+from eval_dagster.gate.records import NO_RESULT, GateResult
 from eval_dagster.gate.results import known_looks
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.gate.standings import Standings, level_of
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Look, Regression, Verdict
 from eval_dagster.stages.rescoring import answers_vary
 from eval_dagster.stages.scores import headline
-from eval_dagster.statistics.verdicts import Verdict
 
 
 def require_sensible_gate(project: Project, suite: str) -> None:

@@ -13,16 +13,17 @@ from eval_dagster.config.schema import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.decision import Finding
-from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, Regression, minute
+from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
 from eval_dagster.gate.standings import Standing, Standings
 from eval_dagster.lake.format.file_names import time_of
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.results.comparison import causes, changed_samples, compare_metric
 from eval_dagster.results.points import Point, PointName, history, metric_versions, n_values, overall, point_at, previous_point
 from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.verdicts import Case, NoiseFloor, Verdict, noise_floor
+from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
 
 _COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
 """Fields of a comparison that are also in a row of `regressions`."""

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -11,15 +11,14 @@ from typing import Any
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LookKey, key_of, look_version, read_looks
-from eval_dagster.gate.records import FreshSample, GateResult, Look, Regression, Require
+from eval_dagster.gate.records import GateResult, Require
 from eval_dagster.lake.files import Lake, LakeFile, table_of
 from eval_dagster.lake.format.file_names import new_name, time_of
 from eval_dagster.lake.format.file_reading import read_info, read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.lake.tables.schemas import EARLIER_REASONS
-from eval_dagster.results.comparison import ChangedSample
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import ChangedSample, FreshSample, Look, Regression, Verdict
 from eval_dagster.versions.hashes import stable_hash
 
 
@@ -29,7 +28,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
     rows = {
         "sample_changes": _rows(result, result.changes),
         "looks": _rows(result, result.looks),
-        "regressions": [row | {"outcome": result.outcome.value} for row in _rows(result, result.regressions)],
+        "regressions": _rows(result, [replace(each, outcome=result.outcome.value) for each in result.regressions]),
     }
     info = FileInfo(
         fingerprint=name,  # a judgement is cheap and never reused

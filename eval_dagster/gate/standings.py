@@ -17,12 +17,12 @@ from croniter import croniter
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.acceptances import is_for, read_acceptances
-from eval_dagster.gate.records import GAPS, Acceptance, Regression, minute
+from eval_dagster.gate.records import minute
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.file_names import time_of
 from eval_dagster.lake.format.file_writing import FileInfo
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import GAPS, Acceptance, Regression, Verdict
 
 LONGEST = 15.0
 """Longest time since the last test that counts, in days."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from eval_dagster.gate.records import COMPARED, GAPS, GateResult, Outcome, Regression
+from eval_dagster.gate.records import GateResult, Outcome
+from eval_dagster.records.judgements import COMPARED, GAPS, Regression, Verdict
 from eval_dagster.results.comparison import cause_words
-from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.texts.figures import counted, interval, number, p_equals, p_value
 
 NOT_JUDGED = "The suite was not judged"

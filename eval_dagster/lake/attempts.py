@@ -4,9 +4,9 @@ import errno
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -14,49 +14,11 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.records import append, records_of
+from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.lake.tables.rows import fields_in
 
 _TABLE = "attempts"
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """An eval that a run took through its stages with a model. Counts are null if it failed before the stage `model_outputs`."""
-
-    eval: str
-    model: str
-    run_id: str
-    finished_at: datetime
-    """UTC."""
-    status: Literal["ok", "failed", "not evaluated"]
-    """`not evaluated` if a limit, such as a cap on the cost, kept requests from being sent."""
-    stage: str
-    """The last stage that ran. In a failed attempt, the failed stage."""
-    message: str | None
-    """Why it failed or was not evaluated."""
-    requests_computed: int | None = None
-    """Requests sent to the model."""
-    requests_cached: int | None = None
-    requests_left: int | None = None
-    """Requests not sent because of a limit."""
-    errors: int | None = None
-    """Requests answered by an error."""
-    prompt_tokens: int | None = None
-    """Prompt tokens of all answers, including cached ones."""
-    output_tokens: int | None = None
-    cost: float | None = None
-    """US dollars for the answers of this run; null without a price."""
-    cost_unknown: int | None = None
-    """Answers of this run with unknown cost, though the model has a price."""
-    model_seconds: float | None = None
-    """Seconds of model time in this run."""
-    worker_s: float | None = None
-    """Seconds in which workers were busy with the answers of this run. Null if unknown, for example for a served model."""
-    gpu_s: float | None = None
-    """`worker_s`, with each worker's seconds multiplied by its GPUs."""
-    cached: bool
-    """Whether every stage was current before the run."""
 
 
 def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from eval_dagster.gate.records import GAPS, GateResult, Regression
+from eval_dagster.gate.records import GateResult
+from eval_dagster.records.judgements import GAPS, Regression, Verdict
 from eval_dagster.results.comparison import cause_words
-from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.texts.figures import counted
 
 _MOST_LISTED = 10

@@ -10,6 +10,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
 from eval_dagster.metrics.items import ItemMetric, item_of
+from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.points import Point, metric_versions, overall
 from eval_dagster.stages.partition import answer_text, mixed_words
 from eval_dagster.statistics.comparison import ALPHA, Comparison
@@ -27,31 +28,6 @@ _WORDS = {
     "mixed baseline": "mixed baseline (answers of several models or states of the server)",
 }
 """Causes whose names need an explanation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedSample:
-    """A sample that result and baseline score differently, or that only one of them has."""
-
-    eval: str
-    model: str
-    metric: str
-    sample_id: str
-    subject: str
-    value: float | None
-    baseline_value: float | None
-    prompt: str | None
-    gold: tuple[str, ...]
-    answer: str | None
-    """The model's text, or its most probable choice."""
-    baseline_answer: str | None
-    sample_name: str | None = None
-    """The sample's own name, if any."""
-
-    @property
-    def title(self) -> str:
-        """The sample for people: its own name with its id, or only the id."""
-        return f"{self.sample_name} ({self.sample_id})" if self.sample_name else self.sample_id
 
 
 @dataclass(frozen=True, kw_only=True)

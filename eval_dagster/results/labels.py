@@ -12,6 +12,7 @@ from eval_dagster.config.values import NAME
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
+from eval_dagster.lake.tables.columns import HumanLabel
 from eval_dagster.results.answer_text import answer_text
 from eval_dagster.results.points import Point, PointName, history, point_at
 from eval_dagster.stores.whole_files import replaced
@@ -24,25 +25,6 @@ _NEEDED = ("eval", "model", "materialized_at", "sample_id", "label")
 _MOST_LABEL, _MOST_COMMENT = 200, 10_000
 _LARGEST_CELL = 2**27
 """Maximum characters of a cell. The limit of Python's reader, 131,072, is too small for a long prompt."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HumanLabel:
-    """A person's label of an answer."""
-
-    eval: str
-    model: str
-    materialized_at: datetime
-    """The time of the answer's result."""
-    sample_id: str
-    sample_name: str | None
-    """The sample's own name, if any."""
-    answer: str | None
-    """The answer in the lake. Null if the responses were deleted."""
-    label: str
-    comment: str | None
-    labelled_by: str
-    labelled_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)

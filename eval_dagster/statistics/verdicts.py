@@ -3,32 +3,13 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import scipy
 
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.statistics.comparison import ALPHA, Comparison, Floats
 from eval_dagster.statistics.estimates import CONFIDENCE, numbered
-
-
-class Verdict(StrEnum):
-    """The verdict about a result."""
-
-    REGRESSED = "regressed"
-    ERRORS = "errors"
-    """More samples are errors than the suite allows, so the scores of the other samples mean little."""
-    IMPROVED = "improved"
-    NO_CHANGE_SEEN = "no change seen"
-    """There can be a smaller change: `Comparison.min_detectable` is the smallest difference that would have been detected."""
-    FIRST_RESULT = "first result"
-    """There is no earlier result. Later results are compared with this one."""
-    ACCEPTED_GAP = "accepted gap"
-    """It was not evaluated or is not comparable, and a person accepted that."""
-    NOT_COMPARABLE = "not comparable"
-    """It could not be judged: fewer than two independent common samples, no value of the metric, or the baseline is gone."""
-    NOT_EVALUATED = "not evaluated"
-    """There is no result of the last evaluation: it failed, was kept from being evaluated, or never took place."""
 
 
 @dataclass(frozen=True, kw_only=True)

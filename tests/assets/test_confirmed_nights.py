@@ -19,7 +19,7 @@ from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.assets.runs.run_summaries import RunSummary
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from eval_dagster.assets.night_watch import watch_nights
 from eval_dagster.assets.runs.run_summaries import INTERRUPTED, step_messages
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, suite_tags
 from eval_dagster.cli.check_nights import _requested
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.delivery import is_any_left, notify
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.remembered import Remembered
-from eval_dagster.statistics.verdicts import Verdict
 
 CONFIG = """
     models:

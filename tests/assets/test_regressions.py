@@ -29,7 +29,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.pages.report.writing import Report
 from eval_dagster.project import Project
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 
 CONFIG = """
     models:

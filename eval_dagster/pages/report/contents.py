@@ -11,17 +11,18 @@ from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.change_points import change_points
-from eval_dagster.gate.records import Acceptance, GateResult, Look
-from eval_dagster.lake.attempts import Attempt, read_attempts
+from eval_dagster.gate.records import GateResult
+from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.file_reading import read_head
+from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.pages.report.flips import Flips, flips_of
 from eval_dagster.pages.report.histories import History, headline_of, history_of
 from eval_dagster.pages.report.plots import MOST_POINTS
 from eval_dagster.project import Project, in_order
+from eval_dagster.records.judgements import Acceptance, Look, Verdict
 from eval_dagster.results.points import Point, PointName, history, metric_versions
-from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions.hashes import package_versions
 
 _MOST_ACCEPTED = 20

@@ -8,13 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from eval_dagster.gate.records import GateResult, Look, Regression, minute
+from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import Tone, asked_again, cause_text, title, unjudged
 from eval_dagster.pages.report.flips import Flips
 from eval_dagster.pages.report.histories import History
 from eval_dagster.pages.report.plots import ScorePoint, history_svg
 from eval_dagster.pages.report.sample_pages import ResultMetric
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Look, Regression, Verdict
 from eval_dagster.texts.figures import interval, number
 
 MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval_dagster.gate.records import GateResult, Regression
-from eval_dagster.results.comparison import ChangedSample
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.gate.records import GateResult
+from eval_dagster.records.judgements import ChangedSample, Regression, Verdict
 from eval_dagster.texts.visible_text import visible
 
 MOST_SHOWN = 10

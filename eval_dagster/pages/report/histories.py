@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.gate.change_points import change_points
-from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.plots import ScorePoint, history_markdown, history_png
+from eval_dagster.records.judgements import Look
 from eval_dagster.results.points import Point, history, overall
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.versions.hashes import code_version, stable_hash

@@ -11,9 +11,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from eval_dagster.gate.records import RED, GateResult, minute
+from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import level, tone, verdict_line
-from eval_dagster.lake.attempts import Attempt
+from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.pages.report.contents import Contents, Standing
 from eval_dagster.pages.report.evidence import (
     MARKS,
@@ -29,7 +29,7 @@ from eval_dagster.pages.report.evidence import (
     unjudged_groups,
 )
 from eval_dagster.pages.report.sample_pages import ResultMetric
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import RED, Verdict
 from eval_dagster.texts.figures import interval, number, p_value
 from eval_dagster.texts.visible_text import visible
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.samples.places import PAGE
 from eval_dagster.pages.samples.writing import write_page
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.results.points import Point, history, point_at
-from eval_dagster.statistics.verdicts import Verdict
 
 log = logging.getLogger(__name__)
 

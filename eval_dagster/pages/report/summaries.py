@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from xml.etree import ElementTree
 
-from eval_dagster.gate.records import COMPARED, GateResult, Regression, minute
+from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import (
     FIGURE_COLUMNS,
     NOT_JUDGED,
@@ -21,7 +21,7 @@ from eval_dagster.gate.wording import (
     verdict_line,
 )
 from eval_dagster.pages.report.flips import Flips, flips_of
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import COMPARED, Regression, Verdict
 from eval_dagster.texts.figures import number
 from eval_dagster.texts.visible_text import markdown_text, visible
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from eval_dagster.gate.records import GateResult, Look, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_at
 from eval_dagster.gate.wording import Tone, level, tone, verdict_line
 from eval_dagster.lake.catalog.reader import CatalogState
@@ -16,7 +16,7 @@ from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint
 from eval_dagster.pages.server.overview import boards, history_points
 from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import link, page
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Look, Regression, Verdict
 
 _A_PAGE = 60
 _MOST_DRAWN = 8

@@ -17,7 +17,7 @@ from hostile_texts import DANGEROUS, HALVES, STORABLE
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.notifications.messages import failure_notice, regression_notice
 from eval_dagster.pages.report.contents import Contents
@@ -29,9 +29,8 @@ from eval_dagster.pages.report.summaries import junit_xml, markdown
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.results.comparison import ChangedSample
+from eval_dagster.records.judgements import ChangedSample, Regression, Verdict
 from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
-from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.texts.visible_text import is_storable, json_text, message_text, storable
 
 JUDGED_AT = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)

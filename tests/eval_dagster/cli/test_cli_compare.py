@@ -13,14 +13,14 @@ from commands import run_command
 
 from eval_dagster.cli.compare import compare
 from eval_dagster.cli.tables import Format
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.stages.partition import STAGES, StageResult
-from eval_dagster.statistics.verdicts import Verdict
 
 CONFIG = """
     models:

@@ -16,7 +16,7 @@ from eval_dagster.cli.run import warn_of_problems
 from eval_dagster.cli.status import show_states
 from eval_dagster.gate.judgement import judge
 from eval_dagster.project import Project
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 
 CONFIG = """
     models:

@@ -14,7 +14,7 @@ import pytest
 from eval_dagster.cli import console
 from eval_dagster.cli.console import SCORE_NUMBERS, print_next, print_table, score_table
 from eval_dagster.cli.run_summary import cost_line, request_counts, work_done
-from eval_dagster.lake.attempts import Attempt
+from eval_dagster.lake.tables.columns import Attempt
 
 
 def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:

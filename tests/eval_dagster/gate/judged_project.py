@@ -10,11 +10,12 @@ from typing import Any
 from no_mlflow import NoMlflow
 
 from eval_dagster.gate.judgement import judge
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Regression
 from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
 
 TASK = """

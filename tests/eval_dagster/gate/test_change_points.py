@@ -10,7 +10,6 @@ import pytest
 from judged_project import Nights
 
 from eval_dagster.gate.change_points import LookKey, change_points, find_looks, key_of
-from eval_dagster.gate.records import Look
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
@@ -18,6 +17,7 @@ from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.pages.report.histories import history_of
+from eval_dagster.records.judgements import Look
 from eval_dagster.results.points import history
 from eval_dagster.versions.hashes import stable_hash
 

@@ -18,7 +18,7 @@ from eval_dagster.gate import confirmation
 from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.confirmation import confirm
 from eval_dagster.gate.judgement import judge
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result, read_judgement, write_result
 from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -27,9 +27,9 @@ from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.file_names import new_name
 from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.retention.pruning import CACHE, Policy, plan
 from eval_dagster.retention.retained import Keep
-from eval_dagster.statistics.verdicts import Verdict
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from eval_dagster.notifications.messages import regression_notice
 from eval_dagster.pages.report.contents import collect
 from eval_dagster.pages.report.page import render
 from eval_dagster.pages.report.summaries import junit_xml, markdown
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 
 SOME_FAIL = """if {condition}:
             raise ValueError("no answer")

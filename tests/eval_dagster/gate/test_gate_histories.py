@@ -14,8 +14,7 @@ from remembered_worlds import World, remembered_worlds
 from scipy.stats import binomtest
 
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.records import Regression
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Regression, Verdict
 
 FALL = 0.2
 LEVEL = 2 * 0.5 / 30 / 4

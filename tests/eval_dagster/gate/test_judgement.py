@@ -14,9 +14,9 @@ from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models import scripted
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.results.comparison import causes
 from eval_dagster.results.points import history
-from eval_dagster.statistics.verdicts import Verdict
 
 
 @pytest.fixture

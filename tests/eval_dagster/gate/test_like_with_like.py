@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from remembered_worlds import Accuracy, Marked, Renamed, World, remembered_worlds
 
-from eval_dagster.gate.records import GateResult, Outcome, Regression
+from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.wording import verdict_line
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Regression, Verdict
 
 TABLES = ("metrics", "scores", "responses", "prompts", "samples", "regressions")
 

@@ -11,13 +11,13 @@ from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept, is_for
-from eval_dagster.gate.records import Acceptance, GateResult, Outcome
+from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.file_reading import read_info, read_table
 from eval_dagster.lake.format.file_writing import write_parquet
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Acceptance, Verdict
 
 SAME, FIRST, ACCEPTED = Verdict.NO_CHANGE_SEEN, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP
 NOT_EVALUATED, NOT_COMPARABLE = Verdict.NOT_EVALUATED, Verdict.NOT_COMPARABLE

@@ -6,7 +6,7 @@ import pytest
 from judged_project import Nights, row
 
 from eval_dagster.gate.records import Outcome
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 
 SCORED = "float(response.completion_text == response.ground_truth)"
 SCALED = f"100 * {SCORED}"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.attempts import Attempt, add_attempts
+from eval_dagster.lake.attempts import add_attempts
 from eval_dagster.lake.catalog import packs, scanning
 from eval_dagster.lake.catalog.index import Index, copied_index, index_path
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
@@ -25,6 +25,7 @@ from eval_dagster.lake.format.file_names import new_name
 from eval_dagster.lake.format.file_reading import read_info, read_table
 from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
 from eval_dagster.lake.records import append
+from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
 
 EVALS, MODELS = ("a", "b", "it's"), ("m", "n")

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult
 from eval_dagster.notifications.messages import (
     failed_night_notice,
     failure_notice,
@@ -10,7 +10,7 @@ from eval_dagster.notifications.messages import (
     regression_notice,
     skipped_notice,
 )
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Regression, Verdict
 
 NIGHT = datetime(2026, 11, 21, 2, tzinfo=UTC)
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from eval_dagster.gate.records import GateResult, Regression
-from eval_dagster.results.comparison import ChangedSample
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.gate.records import GateResult
+from eval_dagster.records.judgements import ChangedSample, Regression, Verdict
 
 HOSTILE = 'a|b\n<script>alert("1")</script>&\x00\x0b]]> `code` _under_'
 JUDGED_AT = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)

@@ -20,7 +20,7 @@ from eval_dagster.pages.report.contents import collect
 from eval_dagster.pages.report.flips import MOST_SHOWN
 from eval_dagster.pages.report.page import render
 from eval_dagster.project import Project
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.texts.figures import number
 from eval_dagster.texts.visible_text import visible
 

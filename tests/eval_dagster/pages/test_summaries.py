@@ -11,7 +11,7 @@ from eval_dagster.cli.gate import print_gate
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.wording import Tone, clearest_fall, tone, verdict_line
 from eval_dagster.pages.report.summaries import junit_xml, markdown
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.texts.visible_text import markdown_text
 
 

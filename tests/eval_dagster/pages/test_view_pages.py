@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from eval_dagster.cli.app import app
 from eval_dagster.errors import QueryError
 from eval_dagster.gate.judgement import judge
-from eval_dagster.gate.records import Regression
 from eval_dagster.gate.results import result_at, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
@@ -30,8 +29,8 @@ from eval_dagster.pages.server.nights import Watched, compared_with
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.stages.partition import STAGES
-from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.texts.visible_text import visible
 
 

@@ -15,7 +15,7 @@ from eval_dagster.pages.report import writing
 from eval_dagster.pages.report.sample_pages import write_sample_pages
 from eval_dagster.pages.report.writing import report, write_report
 from eval_dagster.project import Project
-from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.tracking.tracker import UI_VARIABLE
 
 

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from simulated_pairs import EVALS, Eval
 
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.statistics.comparison import ALPHA, Comparison
-from eval_dagster.statistics.verdicts import Case, Verdict, judge_suite
+from eval_dagster.statistics.verdicts import Case, judge_suite
 
 SUITES = 1000
 RUNS = [pytest.param(number, id=each.scores) for number, each in enumerate(EVALS)]

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
+from eval_dagster.records.judgements import Verdict
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.paired import compare_means
-from eval_dagster.statistics.verdicts import Case, Verdict, holm, judge_suite, noise_floor
+from eval_dagster.statistics.verdicts import Case, holm, judge_suite, noise_floor
 
 
 @pytest.fixture(autouse=True)

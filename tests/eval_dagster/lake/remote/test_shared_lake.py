@@ -21,7 +21,7 @@ from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.errors import LakeError, LakeUnreachableError, QueryError, UsageError
 from eval_dagster.lake import files
 from eval_dagster.lake.answers.responses import ResponseCache
-from eval_dagster.lake.attempts import Attempt, add_attempts, read_attempts
+from eval_dagster.lake.attempts import add_attempts, read_attempts
 from eval_dagster.lake.catalog.archives import archived, files_named_by
 from eval_dagster.lake.catalog.nights import night_lake, nights
 from eval_dagster.lake.catalog.publishing import publish
@@ -32,6 +32,7 @@ from eval_dagster.lake.records import records_of
 from eval_dagster.lake.remote import opening
 from eval_dagster.lake.remote.mirror import Mirror
 from eval_dagster.lake.remote.store import Store, StoredObject
+from eval_dagster.lake.tables.columns import Attempt
 
 Machine = Callable[[str], Lake]
 _WRITES = 5

@@ -1,0 +1,304 @@
+"""The records of a suite's judgement. Each is a row of a table: `regressions`, `sample_changes`, `looks`, `confirmations`, `acceptances`.
+
+Their docstrings are the meanings of the columns in the reference page of the relations.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+
+class Verdict(StrEnum):
+    """The verdict about a result."""
+
+    REGRESSED = "regressed"
+    ERRORS = "errors"
+    """More samples are errors than the suite allows, so the scores of the other samples mean little."""
+    IMPROVED = "improved"
+    NO_CHANGE_SEEN = "no change seen"
+    """There can be a smaller change: `Comparison.min_detectable` is the smallest difference that would have been detected."""
+    FIRST_RESULT = "first result"
+    """There is no earlier result. Later results are compared with this one."""
+    ACCEPTED_GAP = "accepted gap"
+    """It was not evaluated or is not comparable, and a person accepted that."""
+    NOT_COMPARABLE = "not comparable"
+    """It could not be judged: fewer than two independent common samples, no value of the metric, or the baseline is gone."""
+    NOT_EVALUATED = "not evaluated"
+    """There is no result of the last evaluation: it failed, was kept from being evaluated, or never took place."""
+
+
+Against = Literal["baseline", "anchor"]
+"""The state that a result is worse than: the newest state that passed, or the anchor that drift is judged against."""
+Confirmation = Literal["unconfirmed", "confirmed", "refuted"]
+"""Whether fresh answers show a fall: they were not asked for or not available; they show it; they do not show it."""
+RED = (Verdict.REGRESSED, Verdict.ERRORS)
+"""The verdicts of results that got worse."""
+GAPS = (Verdict.NOT_COMPARABLE, Verdict.NOT_EVALUATED)
+"""The verdicts of results that were not judged."""
+COMPARED = (*RED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+"""The verdicts of results that were judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The judgement that a row belongs to."""
+
+    suite: str
+    judged_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedInRun(Judged):
+    """The judgement that a row belongs to, with its run."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """One metric of an eval and a model against its baseline. Missing data is null, never 0."""
+
+    suite: str
+    eval: str
+    model: str
+    metric: str | None = None
+    """Name of the metric. Null if the eval has no result at all."""
+    value: float | None = None
+    """Value of the metric on the common samples. Null if there is none."""
+    baseline: str | None = None
+    """The state that the result is compared with, as `model@time`."""
+    baseline_value: float | None = None
+    """Value of the baseline on the common samples, by the metric of the result. If that differs from the metric of its own night, the
+    baseline's answers are scored again.
+    """
+    stored_baseline_value: float | None = None
+    """Value of the baseline by the metric of its own night. Null if that is the metric of the result."""
+    difference: float | None = None
+    """`value` - `baseline_value`, whichever direction is better."""
+    stderr: float | None = None
+    """Standard error of the difference."""
+    ci_low: float | None = None
+    ci_high: float | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    """P-value after Holm's correction for all comparisons of the suite."""
+    test: str | None = None
+    """Name of the statistical test."""
+    n_common: int = 0
+    """Samples that both have a value for."""
+    n_only_value: int = 0
+    """Samples that only the result has a value for. They are left out."""
+    n_only_baseline: int = 0
+    """Samples that only the baseline has a value for. They are left out."""
+    n_new: int | None = None
+    """Samples that the baseline was not asked."""
+    n_gone: int | None = None
+    """Samples that only the baseline was asked."""
+    min_detectable: float | None = None
+    """The smallest difference that would have been found with the probability 0.8."""
+    noise_floor: float | None = None
+    """Difference that 95 of 100 pairs of runs of the same model stay below, if answers are drawn at random. Null if unknown."""
+    higher_is_better: bool | None = None
+    is_headline: bool | None = None
+    """Whether the leaderboard shows this metric, or showed it in the result that this one is compared with."""
+    n_errors: int | None = None
+    """The errors of the worst of three counts: among the samples that the baseline, or the anchor, could evaluate, and among all."""
+    n_evaluable: int | None = None
+    """The number of samples that `n_errors` counts."""
+    anchor: str | None = None
+    """The state that drift is compared with, as `model@time`. Null if it is the baseline, or deleted."""
+    anchor_value: float | None = None
+    """Value of the anchor on the samples that result and anchor have in common."""
+    drift: float | None = None
+    """The result minus `anchor_value`, whichever direction is better."""
+    drift_p_value: float | None = None
+    """Two-sided p-value of the drift."""
+    drift_p_adjusted: float | None = None
+    """P-value of the drift after Holm's correction for all comparisons of the suite, including the comparisons with baselines."""
+    verdict: Verdict
+    """`regressed`, `errors`, `improved`, `no change seen`, `first result`, `accepted gap`, `not comparable` or `not evaluated`. The last
+    two do not pass.
+    """
+    outcome: str | None = field(default=None, compare=False)
+    """Outcome of the suite, the same in all rows of a judgement: `regressed`, `incomplete`, `passed` or `first results`. Null in rows of
+    earlier releases.
+    """
+    against: Against | None = None
+    """The state that the result is worse than: `baseline` or `anchor`. Null if it is not worse."""
+    is_passed: bool = False
+    """Whether later results are compared with this state."""
+    confirmation: Confirmation | None = None
+    """The verdict of fresh answers on a fall that a test found: `confirmed`, `refuted`, or `unconfirmed` (none could be had). Null without
+    such a fall, or if answers cannot differ.
+    """
+    fall_level: float | None = None
+    """Two-sided level of the judgement that found the fall. Null if `confirmation` is null."""
+    n_fresh: int | None = None
+    """Samples that were asked again and have a value."""
+    fresh_difference: float | None = None
+    """The difference, estimated by fresh answers without the selection by the first test."""
+    fresh_stderr: float | None = None
+    """Standard error of `fresh_difference`."""
+    fresh_p_value: float | None = None
+    """One-sided: the probability of such a fall among fresh answers if nothing has changed."""
+    fresh_level: float | None = None
+    """A `fresh_p_value` below this confirms the fall."""
+    cause: str | None = None
+    """The differences from the baseline, separated by commas: `data`, `samples`, `prompt`, `model`, `engine`, `endpoint`, `metric`; empty
+    if nothing differs. `mixed answers` and `mixed baseline`: the result, or the baseline, has answers of several models or states of a
+    server.
+    """
+    reason: str | None = None
+    """Why the result was not judged, what it drifted from, or why it is still worse."""
+    materialized_at: datetime | None = None
+    baseline_materialized_at: datetime | None = None
+    """Time of the baseline's materialization."""
+    anchor_materialized_at: datetime | None = None
+    """Time of the anchor's materialization. Null if this result is the anchor of later ones."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Differences from the baseline besides the model's answers: the metric, and the samples that were asked."""
+        ruler = [(self.stored_baseline_value, self.baseline_value), (self.baseline_value, self.value)]
+        metric, model = (f"{_figure(before)} → {_figure(after)}" for before, after in ruler)
+        is_other = self.stored_baseline_value is not None
+        moved = [f"{count} {how}" for count, how in ((self.n_new, "came"), (self.n_gone, "went")) if count]
+        return (
+            *([f"metric: {metric}, model: {model}"] if is_other else []),
+            *([f"samples: {' and '.join(moved)}"] if moved else []),
+        )
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether it was not judged, and nobody accepted that."""
+        return self.verdict in GAPS
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether fresh answers do not show a fall that was found. Such a state is not red, and does not pass either."""
+        return self.confirmation == "refuted"
+
+    @property
+    def is_red(self) -> bool:
+        """Whether it got worse, or has too many errors."""
+        return self.verdict in RED
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it was compared on less than half of the baseline's samples."""
+        return self.n_common < self.n_only_baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """A state or a gap that a person accepted.
+
+    Later results are compared with an accepted state, as baseline and as anchor. An accepted gap does not keep its suite from passing,
+    until the eval and the model are judged again, or the reason of the gap changes.
+    """
+
+    suite: str
+    eval: str
+    model: str
+    metric: str | None = None
+    """Metric of an accepted gap. Null for a state, and for a gap of all metrics."""
+    materialized_at: datetime | None
+    """Time at which the accepted state was materialized. Null for a gap without a state."""
+    verdict: Verdict
+    """The verdict of the gate before the acceptance."""
+    reason: str | None = None
+    """Why the accepted gap was not judged. Null for a state, and in earlier releases, whose acceptances count for every reason."""
+    accepted_at: datetime
+    """Time of the acceptance."""
+    accepted_by: str
+    """Who accepted."""
+    why: str
+    """Reason of the acceptance."""
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether a person accepted a missing judgement."""
+        return self.verdict in GAPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedSample:
+    """A sample that result and baseline score differently, or that only one of them has."""
+
+    eval: str
+    model: str
+    metric: str
+    sample_id: str
+    subject: str
+    value: float | None
+    """Value of the metric for the sample. Null if there is none."""
+    baseline_value: float | None
+    """Score of the sample in the baseline. Null if the baseline has none."""
+    prompt: str | None
+    """The text that the model receives."""
+    gold: tuple[str, ...]
+    """The correct answers."""
+    answer: str | None
+    """The text without its reasoning, or the choice with the highest log-probability."""
+    baseline_answer: str | None
+    """The answer of the baseline."""
+    sample_name: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The sample for people: its own name with its id, or only the id."""
+        return f"{self.sample_name} ({self.sample_id})" if self.sample_name else self.sample_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshSample:
+    """A sample that was asked again."""
+
+    eval: str
+    model: str
+    metric: str
+    against: Against
+    """The state that the result was found to be worse than: `baseline` or `anchor`."""
+    sample_id: str
+    is_flipped: bool
+    """Whether the result scores the sample differently. All such samples are asked again, and all or a random part of the others."""
+    value: float | None
+    """Score of the sample in the result. Null for a metric of all samples together, as `baseline_value` and `fresh_value`."""
+    baseline_value: float | None
+    """Score of the sample in that state."""
+    fresh_value: float | None
+    """Score of the fresh answer. Null if the answer is an error, or cannot be scored."""
+    has_fresh_score: bool
+    """Whether the fresh answer could be scored."""
+    fresh_answer: str | None
+    """The fresh answer; an error with its reason."""
+    sample_name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A past result of a headline metric, compared with the reference at the start of its segment of the history."""
+
+    eval: str
+    model: str
+    metric: str
+    materialized_at: datetime
+    reference_at: datetime
+    """Time of the result that the segment of the history starts at."""
+    value: float | None
+    """Value of the metric on the common samples. Null if there is none."""
+    reference_value: float | None
+    """Value of that result on the common samples."""
+    difference: float | None
+    """`value` - `reference_value`, whichever direction is better."""
+    p_value: float | None
+    """Two-sided p-value."""
+    is_change_point: bool
+    """Whether the score left its band here and a new segment starts."""
+    cause: str | None
+    """The differences from the result before it, as in `regressions`. Null if nothing changed."""
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
