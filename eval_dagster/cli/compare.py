@@ -14,7 +14,7 @@ from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import ChangedSample, Verdict
 from eval_dagster.results.comparison import MetricComparison, cause_words, changed_samples, compare_points
-from eval_dagster.results.points import Point, PointName, overall
+from eval_dagster.results.materializations import Materialization, MaterializationName, overall
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 from eval_dagster.texts.figures import interval, number
 
@@ -34,7 +34,7 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     pairs, left_out = _pairs(project, a, b, evals)
     rescorer, apart = Rescorer(project), dict[str, None]()
 
-    def alike(of_a: Point, of_b: Point, metric: str) -> tuple[Point, Point]:
+    def alike(of_a: Materialization, of_b: Materialization, metric: str) -> tuple[Materialization, Materialization]:
         try:
             return rescorer.alike(of_a, of_b, metric)
         except EvalDagsterError as error:
@@ -73,9 +73,9 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     print_next((f"compare {a} {b} --eval {name} --samples 50", "more of the samples that flipped"))
 
 
-def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Point, Point]], list[str]]:
+def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Materialization, Materialization]], list[str]]:
     """The two points of each common eval, and the reasons why other evals are left out."""
-    names = [PointName.parse(text, list(project.config.models)) for text in (a, b)]
+    names = [MaterializationName.parse(text, list(project.config.models)) for text in (a, b)]
     for name in names:
         project.model(name.model)
     chosen = list(evals) or list(project.config.evals)
@@ -110,7 +110,7 @@ def _levels(project: Project, shown: Sequence[MetricComparison]) -> Iterator[tup
                     yield name, file.info.counts["level"]
 
 
-def _without_metric(pair: tuple[Point, Point], a: str, b: str) -> str:
+def _without_metric(pair: tuple[Materialization, Materialization], a: str, b: str) -> str:
     """The reason why a common eval is not compared."""
     of_a, of_b = overall(pair[0]), overall(pair[1])
     name = pair[0].eval_name
@@ -175,7 +175,7 @@ def _print_changes(each: MetricComparison, most: int) -> None:
             out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)
 
 
-def _is_tie(point: Point, metric: str, sample_id: str) -> bool:
+def _is_tie(point: Materialization, metric: str, sample_id: str) -> bool:
     """Whether a model found several choices equally good, which counts as a draw among them."""
     row = point.scores_by_metric.get(metric, {}).get(sample_id, {})
     return '"tie"' in (row.get("explanation") or "")

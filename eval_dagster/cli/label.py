@@ -23,14 +23,14 @@ def export(
     """Write a random part of a result to a CSV file, with an empty column for the label."""
     from eval_dagster.project import Project
     from eval_dagster.results.labels import export_labels
-    from eval_dagster.results.points import PointName  # imported lazily: slow to import
+    from eval_dagster.results.materializations import MaterializationName  # imported lazily: slow to import
 
     if to.suffix != ".csv":
         raise UsageError(f"found --to {to}; expected a file whose name ends in .csv")
     require_writable("--to", to)
     project = Project.open()
     project.eval(eval_name)
-    name = PointName.parse(model, list(project.config.models))
+    name = MaterializationName.parse(model, list(project.config.models))
     number = export_labels(project.lake, eval_name, name, to, count=count, seed=seed)
     out.print(f"{number} samples written to {to}: fill in the column label, and comment where there is one", soft_wrap=True)
     print_next((f"label import {to} --by NAME", "adds the labels to the relation human_labels"))

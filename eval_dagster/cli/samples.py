@@ -28,7 +28,7 @@ def samples(
     """Write the page of a result: its samples with answers and scores in one file, which any browser opens without a network."""
     from eval_dagster.pages.samples.writing import write_page  # imported lazily: slow to import
     from eval_dagster.project import Project
-    from eval_dagster.results.points import Point, PointName
+    from eval_dagster.results.materializations import Materialization, MaterializationName
 
     file = to or Path(f"samples-{eval_name}-{model}.html".replace("/", "-"))
     if file.suffix != ".html":
@@ -38,8 +38,8 @@ def samples(
     require_outside("--to", file, project.home)
     project.lake.pull()
 
-    def found(text: str) -> Point:
-        name = PointName.parse(text, list(project.config.models))
+    def found(text: str) -> Materialization:
+        name = MaterializationName.parse(text, list(project.config.models))
         point = name.find(project.lake, eval_name)
         if point is None:
             if not any(project.lake.folder("metrics", eval_name, name.model).glob("*.parquet")):

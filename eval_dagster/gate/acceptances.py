@@ -18,7 +18,7 @@ from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Acceptance, Regression, Verdict
-from eval_dagster.results.points import history, n_values, point_at
+from eval_dagster.results.materializations import history, materialization_at, n_values
 
 _TABLE = "acceptances"
 _VARIES = re.compile(r"[\d/\\]")
@@ -151,7 +151,7 @@ def _accepted_state(lake: Lake, row: Regression) -> datetime | None:
         return None
     has_values = True
     with suppress(LakeError):  # a damaged state
-        state = point_at(history(lake, row.eval, row.model), row.materialized_at)
+        state = materialization_at(history(lake, row.eval, row.model), row.materialized_at)
         has_values = state is None or bool(n_values(state))
     if has_values:
         return row.materialized_at

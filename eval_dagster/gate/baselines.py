@@ -8,7 +8,7 @@ from eval_dagster.config.values import LAST_PASSED, PREVIOUS
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import minute
 from eval_dagster.lake.files import Lake
-from eval_dagster.results.points import Point, PointName, parse_time
+from eval_dagster.results.materializations import Materialization, MaterializationName, parse_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Baseline:
         if text in (LAST_PASSED, PREVIOUS):
             return cls(text=text, previous=text == PREVIOUS, last_passed=text == LAST_PASSED)
         if text in models or "@" in text:
-            name = PointName.parse(text, models)
+            name = MaterializationName.parse(text, models)
             return cls(text=text, model=name.model, until=name.until, previous=name.previous)
         return cls(text=text, until=parse_time(text, what=text))
 
@@ -41,7 +41,7 @@ class Baseline:
         """Whether the baseline is this model's current result, which would be compared with itself."""
         return self.model == model and self.until is None and not self.previous
 
-    def find(self, lake: Lake, eval_name: str, model: str) -> Point | None:
+    def find(self, lake: Lake, eval_name: str, model: str) -> Materialization | None:
         """The point to compare a result of this model with. For `last_passed`, which depends on judgements, use standings.
 
         Returns None for `previous` without an earlier state.
@@ -50,10 +50,10 @@ class Baseline:
             LakeError: The baseline that the suite names does not exist, or is damaged.
         """
         if self.previous and self.model is None:
-            return PointName(model=model, previous=True).find(lake, eval_name)
+            return MaterializationName(model=model, previous=True).find(lake, eval_name)
         if self.until is not None and self.until.astimezone(UTC).date() > datetime.now(UTC).date():
             raise LakeError(f"the baseline {self.text!r} lies in the future, so every result would be compared with itself")
-        name = PointName(model=self.model or model, until=self.until, previous=self.previous)
+        name = MaterializationName(model=self.model or model, until=self.until, previous=self.previous)
         found = name.find(lake, eval_name)
         if found is not None:
             return found

@@ -19,7 +19,7 @@ from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.records.judgements import Look
 from eval_dagster.results.comparison import causes, compare_metric
-from eval_dagster.results.points import Point, overall
+from eval_dagster.results.materializations import Materialization, overall
 from eval_dagster.versions.hashes import code_version
 
 LookKey = tuple[str, str, str, datetime, datetime]
@@ -50,7 +50,7 @@ def look_version() -> str:
 
 
 def find_looks(
-    points: Sequence[Point], metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float, known: Mapping[LookKey, Look]
+    points: Sequence[Materialization], metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float, known: Mapping[LookKey, Look]
 ) -> Iterator[Look]:
     """Compare each past result of the current headline metric with the reference of its segment.
 
@@ -93,7 +93,7 @@ def find_looks(
 
 
 def _look(
-    point: Point, reference: Point, metric: str, metrics: Sequence[type[BaseMetric[Any]]], known: Mapping[LookKey, Look]
+    point: Materialization, reference: Materialization, metric: str, metrics: Sequence[type[BaseMetric[Any]]], known: Mapping[LookKey, Look]
 ) -> Look | None:
     """Compare a point with its reference. None if they have nothing in common. Raises `LakeError` if scores were deleted."""
     key = point.eval_name, point.model, metric, point.materialized_at, reference.materialized_at
@@ -118,7 +118,7 @@ def _look(
     )
 
 
-def _has_scores(point: Point) -> bool:
+def _has_scores(point: Materialization) -> bool:
     try:
         return bool(replace(point).scores)
     except LakeError:

@@ -24,7 +24,7 @@ from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Against, FreshSample, Regression, Verdict
-from eval_dagster.results.points import Point, overall
+from eval_dagster.results.materializations import Materialization, overall
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.rescoring import FreshAnswers, ask_again
 from eval_dagster.stages.scores import statistic_names
@@ -59,8 +59,8 @@ class Fall:
 
     row: Regression
     against: Against
-    now: Point
-    before: Point
+    now: Materialization
+    before: Materialization
     level: float
     """Two-sided level of the judgement."""
     metrics: Sequence[type[BaseMetric[Any]]]
@@ -274,7 +274,7 @@ def _has_drifted(row: Regression, level: float, smallest_difference: float) -> b
     return is_large and (row.drift < 0) is row.higher_is_better and row.drift_p_adjusted <= level
 
 
-def _point(rescorer: Rescorer, eval_name: str, name: str | None, time: datetime | None) -> Point:
+def _point(rescorer: Rescorer, eval_name: str, name: str | None, time: datetime | None) -> Materialization:
     model = (name or "").rpartition("@")[0]
     if time is None:
         raise LakeError(f"the result of {eval_name}|{model} has no time")

@@ -21,7 +21,16 @@ from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.results.comparison import causes, changed_samples, compare_metric
-from eval_dagster.results.points import Point, PointName, history, metric_versions, n_values, overall, point_at, previous_point
+from eval_dagster.results.materializations import (
+    Materialization,
+    MaterializationName,
+    history,
+    materialization_at,
+    metric_versions,
+    n_values,
+    overall,
+    previous_materialization,
+)
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
 
@@ -45,7 +54,13 @@ class ErrorRate:
 
 
 def error_rate(
-    current: Point, baseline: Point | None, metric: str, *, most: float, anchor: Point | None = None, accepted: Point | None = None
+    current: Materialization,
+    baseline: Materialization | None,
+    metric: str,
+    *,
+    most: float,
+    anchor: Materialization | None = None,
+    accepted: Materialization | None = None,
 ) -> ErrorRate:
     """Count the errors of a metric in three groups of samples. Returns the first group with a share above `most`, or else the first of all.
 
@@ -56,7 +71,13 @@ def error_rate(
     return next((rate for rate in rates if rate.share > most), rates[0])
 
 
-def _rates(current: Point, baseline: Point | None, metric: str, anchor: Point | None, accepted: Point | None) -> Iterator[ErrorRate]:
+def _rates(
+    current: Materialization,
+    baseline: Materialization | None,
+    metric: str,
+    anchor: Materialization | None,
+    accepted: Materialization | None,
+) -> Iterator[ErrorRate]:
     asked, errors = asked_samples(current, metric)
     for before, what in ((baseline, "samples that the baseline could evaluate"), (anchor, "samples that the anchor could evaluate")):
         asked_before, errors_before = asked_samples(before, metric) if before else (set(), set())
@@ -66,7 +87,7 @@ def _rates(current: Point, baseline: Point | None, metric: str, anchor: Point | 
     yield ErrorRate(errors=len(errors - known), samples=len(asked - known), what="samples")
 
 
-def asked_samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
+def asked_samples(point: Materialization, metric: str) -> tuple[set[str], set[str]]:
     """The samples of a metric, and the samples among them with errors.
 
     An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.
@@ -76,7 +97,7 @@ def asked_samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
     return {row["sample_id"] for row in rows}, {row["sample_id"] for row in rows if row["error"] is not None}
 
 
-def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseFloor | None:
+def measured_noise(point: Materialization, others: Sequence[Materialization], metric: str) -> NoiseFloor | None:
     """Measure the noise of a metric that is a mean, from several texts of each prompt or else from repeated runs.
 
     Args:
@@ -107,9 +128,9 @@ def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseF
     return noise_floor(_matrix(values, len(columns)), subjects=subjects)
 
 
-def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
+def _repeats(point: Materialization, others: Sequence[Materialization], metric: str) -> list[Materialization]:
     """One materialization with the same versions for each set of answers other than the point's own."""
-    found: dict[str, Point] = {}
+    found: dict[str, Materialization] = {}
     for other in others:
         is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
         if is_same and other.has_scores:
@@ -138,28 +159,30 @@ class Partition:
     rescorer: Rescorer
 
     @cached_property
-    def points(self) -> list[Point]:
+    def points(self) -> list[Materialization]:
         """All its materializations, the oldest first. Raises `LakeError` if the newest is damaged."""
         return history(self.project.lake, self.eval_name, self.model)
 
-    def current(self) -> Point | None:
+    def current(self) -> Materialization | None:
         """The result in question. Raises `LakeError` if it is damaged."""
-        return PointName(model=self.model).find(self.project.lake, self.eval_name)
+        return MaterializationName(model=self.model).find(self.project.lake, self.eval_name)
 
-    def findings(self, current: Point) -> list[Finding]:
+    def findings(self, current: Materialization) -> list[Finding]:
         """A finding for each metric that the suite is judged by.
 
         A metric that was judged before stays judged while the result has it. If the result loses it, that is a gap.
         """
         return [self._guarded(metric, current, is_shown) for metric, is_shown in self._judged_metrics(current).items()]
 
-    def unjudged(self, verdict: Verdict, problem: str, current: Point | None) -> list[Finding]:
+    def unjudged(self, verdict: Verdict, problem: str, current: Materialization | None) -> list[Finding]:
         """The findings if there is nothing to judge, or if it cannot be judged. Red results stay red."""
         row = self.unjudged_row(verdict, problem, current)
         red = [held for metric in self.standings.metrics(self.key) if (held := self._standing_of(metric).red) is not None]
         return [Finding(row=_compared_as(row, held), held=held) for held in red if self.baseline.last_passed] or [Finding(row=row)]
 
-    def unjudged_row(self, verdict: Verdict, reason: str | None, current: Point | None = None, baseline: Point | None = None) -> Regression:
+    def unjudged_row(
+        self, verdict: Verdict, reason: str | None, current: Materialization | None = None, baseline: Materialization | None = None
+    ) -> Regression:
         """A row with the reason for a missing comparison."""
         return Regression(
             suite=self.suite,
@@ -181,7 +204,7 @@ class Partition:
     def _metrics(self) -> Sequence[type[BaseMetric[Any]]]:
         return self.project.task(self.eval_name).METRICS
 
-    def _judged_metrics(self, current: Point) -> dict[str, bool]:
+    def _judged_metrics(self, current: Materialization) -> dict[str, bool]:
         """The metrics to judge, and whether the leaderboard shows them now or showed them before."""
         before = self.standings.metrics(self.key) if self.baseline.last_passed else {}
         if not before:  # first results of earlier releases do not name their metrics
@@ -200,10 +223,10 @@ class Partition:
 
     def _is_let_go(self, metric: str) -> bool:
         """Whether a person accepted a state without a metric after the last judgement that named it."""
-        point = point_at(self.points, self.standings.accepted_since(self.key, metric))
+        point = materialization_at(self.points, self.standings.accepted_since(self.key, metric))
         return point is not None and metric not in overall(point)
 
-    def _guarded(self, metric: str, current: Point, is_shown: bool) -> Finding:
+    def _guarded(self, metric: str, current: Materialization, is_shown: bool) -> Finding:
         """The finding of a metric. An error becomes the reason that it is not judged."""
         standing, before = self._standing(metric), None
         try:
@@ -218,7 +241,7 @@ class Partition:
             finding = self._gap(reason, metric, current, before)
         return replace(finding, row=replace(finding.row, is_headline=is_shown), held=standing.red)
 
-    def _gap(self, reason: str, metric: str, current: Point, baseline: Point | None = None) -> Finding:
+    def _gap(self, reason: str, metric: str, current: Materialization, baseline: Materialization | None = None) -> Finding:
         return Finding(row=replace(self.unjudged_row(Verdict.NOT_COMPARABLE, reason, current, baseline), metric=metric))
 
     def _standing_of(self, metric: str) -> Standing:
@@ -233,7 +256,7 @@ class Partition:
         times = [time for time in others if time is not None]
         return Standing(baseline_at=min(times), anchor_at=min(times)) if times else own
 
-    def _before(self, metric: str) -> tuple[Point | None, str | None]:
+    def _before(self, metric: str) -> tuple[Materialization | None, str | None]:
         """The result to compare a metric with, and a note about it. None for a first result.
 
         When the suite first judges the eval and the model, `last_passed` means the state before the last change. A damaged or missing state
@@ -251,19 +274,19 @@ class Partition:
         if standing.baseline_at is not None:
             older = (time for time in self.standings.passed(self.key, metric) if time < standing.baseline_at)
             return self._first_readable(chain([standing.baseline_at], older), self.model)
-        before = None if standing.is_known else previous_point(self.points)
+        before = None if standing.is_known else previous_materialization(self.points)
         if before is not None and n_values(before):
             return before, None
         return (None, None) if standing.is_known else self._lost()
 
-    def _lost(self) -> tuple[Point | None, str | None]:
+    def _lost(self) -> tuple[Materialization | None, str | None]:
         """An earlier result without a readable file of metrics, if any has its answers in the lake."""
         lake, known = self.project.lake, {point.materialized_at for point in self.points}
         times = [time_of(path) for path in lake.files(lake.folder("metrics", *self.key))]
         lost = [time for time in reversed(times) if time not in known]
         return self._first_readable(lost, self.model) if lost else (None, None)
 
-    def _first_readable(self, times: Iterable[datetime], model: str) -> tuple[Point, str | None]:
+    def _first_readable(self, times: Iterable[datetime], model: str) -> tuple[Materialization, str | None]:
         problems: list[tuple[datetime, str]] = []
         for time in times:
             try:
@@ -281,7 +304,7 @@ class Partition:
             f"{self.suite} --eval {self.eval_name} --model {self.model} --why ..."
         )
 
-    def _against(self, before: Point | None, metric: str, current: Point, note: str | None) -> Finding:
+    def _against(self, before: Materialization | None, metric: str, current: Materialization, note: str | None) -> Finding:
         """The finding against an earlier result, or for a first result."""
         standing = self._standing(metric)
         if before is None:
@@ -328,7 +351,7 @@ class Partition:
         finding = Finding(row=row, step=case, drift=drift, is_to_confirm=self.gate.confirm, too_few=too_few, changes=changes)
         return self._with_past(finding, metric, current, baseline, anchor)
 
-    def _require_few_refused(self, baseline: Point, metric: str) -> None:
+    def _require_few_refused(self, baseline: Materialization, metric: str) -> None:
         refused = baseline.refused(metric) if isinstance(baseline, ScoredAgain) else []
         if refused and len(refused) > self.gate.max_error_rate * len(asked_samples(baseline, metric)[0]):
             raise LakeError(
@@ -336,7 +359,7 @@ class Partition:
                 f"the baseline ({refused[0]})"
             )
 
-    def _stored_value(self, current: Point, before: Point, baseline: Point, metric: str) -> float | None:
+    def _stored_value(self, current: Materialization, before: Materialization, baseline: Materialization, metric: str) -> float | None:
         """The value of a baseline by its own metric on the common samples. None if the result's metric gives the same."""
         if baseline is before or metric not in overall(before):
             return None
@@ -346,10 +369,12 @@ class Partition:
         is_other = is_turned or (stored and stored.value_b) != (again and again.value_b)
         return stored.value_b if stored is not None and is_other else None
 
-    def _with_past(self, finding: Finding, metric: str, current: Point, baseline: Point | None, anchor: Point | None) -> Finding:
+    def _with_past(
+        self, finding: Finding, metric: str, current: Materialization, baseline: Materialization | None, anchor: Materialization | None
+    ) -> Finding:
         """The finding with its error rate, the red state, and whether there is something new to test."""
         standing = self._standing(metric)
-        before, judged = point_at(self.points, standing.judged_at), standing.judged
+        before, judged = materialization_at(self.points, standing.judged_at), standing.judged
         is_turned = judged is not None and judged.higher_is_better not in (None, overall(current)[metric]["higher_is_better"])
         same_as_before = before is not None and before.scores_version == current.scores_version and not is_turned
         same_as_baseline = baseline is not None and baseline.scores_version == current.scores_version
@@ -366,21 +391,23 @@ class Partition:
             is_tested=is_tested,
         )
 
-    def _red_point(self, held: Regression | None, metric: str, current: Point) -> Point | None:
+    def _red_point(self, held: Regression | None, metric: str, current: Materialization) -> Materialization | None:
         """The state that regressed first, scored by the current metric. None if that is unknown."""
-        red = None if held is None else point_at(self.points, held.materialized_at)
+        red = None if held is None else materialization_at(self.points, held.materialized_at)
         try:
             return None if red is None else self.rescorer.like(current, red, metric)
         except EvalDagsterError:  # then only the estimates show whether the result is better
             return None
 
-    def _compared_with_red(self, metric: str, current: Point, red: Point) -> Comparison | None:
+    def _compared_with_red(self, metric: str, current: Materialization, red: Materialization) -> Comparison | None:
         try:
             return compare_metric(current, red, metric, self._metrics, alpha=self.level)
         except LakeError:  # its scores were deleted
             return None
 
-    def _with_errors(self, row: Regression, metric: str, current: Point, baseline: Point | None, anchor: Point | None) -> Regression:
+    def _with_errors(
+        self, row: Regression, metric: str, current: Materialization, baseline: Materialization | None, anchor: Materialization | None
+    ) -> Regression:
         most, is_accepted = self.gate.max_error_rate, False
         if self.baseline.last_passed and (good := anchor or baseline) is not None:
             is_accepted = self.standings.is_accepted(self.key, metric, good.materialized_at)
@@ -391,12 +418,14 @@ class Partition:
         reason = f"{rate.errors} of {rate.samples} {rate.what} are errors; at most {most:g} of them may be (max_error_rate)"
         return replace(row, verdict=Verdict.ERRORS, reason=reason)
 
-    def _start(self, reason: str, metric: str, current: Point, baseline: Point | None = None) -> Finding:
+    def _start(self, reason: str, metric: str, current: Materialization, baseline: Materialization | None = None) -> Finding:
         has_value = overall(current)[metric]["value"] is not None
         verdict, reason = (Verdict.FIRST_RESULT, reason) if has_value else (Verdict.NOT_COMPARABLE, f"the result has no value of {metric}")
         return Finding(row=replace(self.unjudged_row(verdict, reason, current, baseline), metric=metric), is_start=has_value)
 
-    def _anchor(self, metric: str, current: Point, baseline: Point) -> tuple[Point | None, Comparison | None, str | None]:
+    def _anchor(
+        self, metric: str, current: Materialization, baseline: Materialization
+    ) -> tuple[Materialization | None, Comparison | None, str | None]:
         """The anchor of a metric's drift, the comparison with it, and the reason that the result has too few of its samples.
 
         If an anchor cannot be read, or has too little in common with the result, the oldest state that passed after it replaces it. The

@@ -18,7 +18,7 @@ from eval_dagster.lake.format.file_names import time_of
 from eval_dagster.lake.format.file_reading import read_info
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.project import Project
-from eval_dagster.results.points import Point, history, overall
+from eval_dagster.results.materializations import Materialization, history, overall
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.rescoring import OldAnswers, find_answers, score_again
@@ -29,7 +29,7 @@ _OF_RULER = ("metric_version", "higher_is_better", "bound_low", "bound_high")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredAgain(Point):
+class ScoredAgain(Materialization):
     """A result whose stored answers were scored now."""
 
     answers: OldAnswers
@@ -90,7 +90,7 @@ class Rescorer:
     project: Project
     _known: dict[tuple[str, str, datetime], ScoredAgain | EvalDagsterError] = field(default_factory=dict)
 
-    def like(self, now: Point, before: Point, metric: str) -> Point:
+    def like(self, now: Materialization, before: Materialization, metric: str) -> Materialization:
         """An older result scored by the metric of another result. Returns it unchanged if the metric is the same.
 
         Raises:
@@ -107,7 +107,7 @@ class Rescorer:
             )
         return again
 
-    def alike(self, a: Point, b: Point, metric: str) -> tuple[Point, Point]:
+    def alike(self, a: Materialization, b: Materialization, metric: str) -> tuple[Materialization, Materialization]:
         """Two results scored by one form of a metric: either result's form, or the current one. Raises the errors of `like`."""
         if metric in overall(b) and _is_same_ruler(a, b, metric):
             return a, b
@@ -121,7 +121,7 @@ class Rescorer:
         again_a = self._scored(a)
         return again_a, b if metric in overall(b) and _is_same_ruler(again_a, b, metric) else again_b
 
-    def readable(self, eval_name: str, model: str, time: datetime) -> Point:
+    def readable(self, eval_name: str, model: str, time: datetime) -> Materialization:
         """The result of a time, with readable scores. If a file is damaged or gone, the result is scored again from its answers.
 
         Raises:
@@ -135,7 +135,7 @@ class Rescorer:
                 return point
         return self._scored(point or _lost(lake, eval_name, model, time))
 
-    def _scored(self, point: Point) -> ScoredAgain:
+    def _scored(self, point: Materialization) -> ScoredAgain:
         if isinstance(point, ScoredAgain):
             return point
         key = point.eval_name, point.model, point.materialized_at
@@ -149,7 +149,7 @@ class Rescorer:
             raise found
         return found
 
-    def _score(self, point: Point) -> ScoredAgain:
+    def _score(self, point: Materialization) -> ScoredAgain:
         partition = Partition(project=self.project, eval_name=point.eval_name, model=point.model, run_id="")
         answers = find_answers(partition, point.metrics.info.inputs)
         rows = score_again(partition, answers)
@@ -165,7 +165,7 @@ class Rescorer:
         )
 
 
-def _is_same_ruler(now: Point, before: Point, metric: str) -> bool:
+def _is_same_ruler(now: Materialization, before: Materialization, metric: str) -> bool:
     """Whether the same code makes the numbers of a metric, and in the same direction. Values missing from older files count as equal."""
     rows = overall(now)[metric], overall(before)[metric]
     columns = [tuple(row.get(name) for row in rows) for name in _OF_RULER]
@@ -173,7 +173,7 @@ def _is_same_ruler(now: Point, before: Point, metric: str) -> bool:
     return all(a == b for a, b in [*columns, *versions] if a is not None and b is not None)
 
 
-def _lost(lake: Lake, eval_name: str, model: str, time: datetime) -> Point:
+def _lost(lake: Lake, eval_name: str, model: str, time: datetime) -> Materialization:
     """A result with lost metrics. The versions of its inputs come from the scores, or else the answers, that were current then.
 
     Raises:
@@ -189,5 +189,5 @@ def _lost(lake: Lake, eval_name: str, model: str, time: datetime) -> Point:
             continue
         inputs = {**found.inputs, **({"model_outputs": found.version} if table == "responses" else {})}
         info = replace(found, materialized_at=time.isoformat(timespec="microseconds"), inputs={"sample_scores": "", **inputs})
-        return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=info))
+        return Materialization(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=info))
     raise LakeError(f"the result of {eval_name}|{model} of {minute(time)} is damaged or no longer in the lake, and so are its answers")

@@ -1,9 +1,8 @@
 """Reads the prompts, answers and scores of a result from its own files, which need not be the current files."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -11,8 +10,8 @@ import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import damage_named
-from eval_dagster.lake.format.file_reading import read_info, read_rows
-from eval_dagster.results.points import Point
+from eval_dagster.results.materializations import Materialization
+from eval_dagster.stages import partition as stages
 
 _ANSWER = (
     *("text", "text_post_processed", "reasoning", "tool_calls", "choice_logprobs", "finish_reason", "prompt_tokens", "output_tokens"),
@@ -22,14 +21,9 @@ _IMAGES_AT_ONCE = 16
 _SCORE = ("metric", "value", "text_values", "item", "error", "explanation")
 
 
-def rows_of(point: Point, table: str, version: str, columns: Sequence[str], samples: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of the newest file of a version, or only some samples' rows. Raises `LakeError` if no file has the version."""
-    return read_rows(_path_of(point, table, version), columns, _of_samples(samples))
-
-
-def image_counts(point: Point) -> dict[str, int]:
+def image_counts(result: Materialization) -> dict[str, int]:
     """The number of images of each sample with images. Their bytes are not kept in memory."""
-    path = _path_of(point, "prompts", point.metrics.info.inputs["rendered_prompts"])
+    path = result.path_of("prompts")
     counts: dict[str, int] = {}
     with damage_named(path):
         for batch in pq.ParquetFile(path).iter_batches(batch_size=_IMAGES_AT_ONCE, columns=["sample_id", "images"]):
@@ -38,33 +32,21 @@ def image_counts(point: Point) -> dict[str, int]:
     return counts
 
 
-def responses_version(point: Point) -> str:
-    """The version of the responses from which a result was scored."""
-    return read_info(point.inputs.scores).inputs["model_outputs"]
+def answer_text(response: Mapping[str, Any] | None, prompt: Mapping[str, Any] | None) -> str | None:
+    """The answer of a response as one text, as in `stages.partition`; null without a response.
+
+    Args:
+        response: A row of `responses` with `text`, `text_post_processed` and `choice_logprobs`.
+        prompt: The row of `prompts` with `choices`.
+    """
+    return None if response is None else stages.answer_text(response, prompt["choices"] if prompt else None)
 
 
-def _path_of(point: Point, table: str, version: str) -> Path:
-    found = point.lake.of_version(table, version, point.eval_name, point.model)
-    if found is None:
-        raise LakeError(
-            f"the {table} of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} UTC are no longer in the lake"
-        )
-    return found.path
-
-
-def _of_samples(samples: Collection[str] | None) -> pc.Expression | None:
-    return None if samples is None else pc.field("sample_id").isin(list(samples))
-
-
-def answers_of(point: Point, samples: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+def answers_of(result: Materialization, samples: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
     """The answers of a result with their scores, by sample; of all samples, or of some."""
-    if not point.has_scores:
-        raise LakeError(
-            f"the scores of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} UTC are no longer in the lake"
-        )
-    version = responses_version(point)
-    answers = {row["sample_id"]: _answer(row) for row in rows_of(point, "responses", version, ("sample_id", *_ANSWER), samples)}
-    for row in read_rows(point.inputs.scores, ("sample_id", *_SCORE), _of_samples(samples)):
+    scores = result.rows("scores", ("sample_id", *_SCORE), samples)
+    answers = {row["sample_id"]: _answer(row) for row in result.rows("responses", ("sample_id", *_ANSWER), samples)}
+    for row in scores:
         answer, metric = answers.setdefault(row["sample_id"], {}), row["metric"]
         answer.setdefault("scores", {})[metric] = row["value"]
         for column, name in (("error", "score_errors"), ("item", "items"), ("text_values", "text_values")):
@@ -96,20 +78,19 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value != []}
 
 
-def prompts_before(before: Point, now: Point) -> dict[str, dict[str, Any]] | None:
+def prompts_before(before: Materialization, now: Materialization) -> dict[str, dict[str, Any]] | None:
     """The other result's `prompt` and `choices` by sample. Empty if all are the same; None if they were deleted."""
-    version = before.metrics.info.inputs["rendered_prompts"]
-    if version == now.metrics.info.inputs["rendered_prompts"]:
+    if before.version_of("prompts") == now.version_of("prompts"):
         return {}
     with suppress(LakeError):
-        return {row["sample_id"]: row for row in rows_of(before, "prompts", version, ("sample_id", "prompt", "choices"))}
+        return {row["sample_id"]: row for row in before.rows("prompts", ("sample_id", "prompt", "choices"))}
     return None
 
 
-def values_of(point: Point, metric: str | None, failed: dict[str, bool]) -> dict[str, float]:
+def values_of(result: Materialization, metric: str | None, failed: dict[str, bool]) -> dict[str, float]:
     """The values of a metric by sample. Marks samples with an error in any metric in `failed`."""
     values: dict[str, float] = {}
-    for row in read_rows(point.inputs.scores, ("sample_id", "metric", "value", "error")):
+    for row in result.rows("scores", ("sample_id", "metric", "value", "error")):
         if row["error"] is not None and row["sample_id"] in failed:
             failed[row["sample_id"]] = True
         if row["value"] is not None and row["metric"] == metric:

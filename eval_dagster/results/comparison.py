@@ -11,7 +11,7 @@ from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
 from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.records.judgements import ChangedSample
-from eval_dagster.results.points import Point, metric_versions, overall
+from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.stages.partition import answer_text, mixed_words
 from eval_dagster.statistics.comparison import ALPHA, Comparison
 from eval_dagster.statistics.paired import compare_corpora, compare_items, compare_means
@@ -34,8 +34,8 @@ _WORDS = {
 class MetricComparison:
     """One metric of an eval at two points."""
 
-    a: Point
-    b: Point
+    a: Materialization
+    b: Materialization
     metric: str
     higher_is_better: bool
     is_headline: bool
@@ -45,12 +45,12 @@ class MetricComparison:
 
 
 def compare_points(
-    a: Point,
-    b: Point,
+    a: Materialization,
+    b: Materialization,
     metrics: Sequence[type[BaseMetric[Any]]],
     *,
     alpha: float = ALPHA,
-    alike: Callable[[Point, Point, str], tuple[Point, Point]] | None = None,
+    alike: Callable[[Materialization, Materialization, str], tuple[Materialization, Materialization]] | None = None,
 ) -> list[MetricComparison]:
     """Compare every overall metric that both points have, on the samples that both have.
 
@@ -85,7 +85,9 @@ def compare_points(
     return found
 
 
-def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> Comparison | None:
+def compare_metric(
+    a: Materialization, b: Materialization, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA
+) -> Comparison | None:
     """Compare one overall metric of two points, like `compare_points`.
 
     Returns None if a point lacks the metric, or if it is a corpus metric that the task lacks.
@@ -103,7 +105,7 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
     return _compare_means(metric, name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
 
 
-def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
+def causes(a: Materialization, b: Materialization, metric: str) -> tuple[Cause, ...]:
     """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample.
 
     Names each point that mixes answers of several models or states of a server.
@@ -123,7 +125,7 @@ def cause_words(causes: str) -> str:
     return ", ".join(_WORDS.get(name, name) for name in names)
 
 
-def _model_causes(a: Point, b: Point) -> list[Cause]:
+def _model_causes(a: Materialization, b: Materialization) -> list[Cause]:
     if a.versions["model"] == b.versions["model"]:
         return []
     if a.model_content == b.model_content:
@@ -134,7 +136,7 @@ def _model_causes(a: Point, b: Point) -> list[Cause]:
     return ["endpoint"] if version == version_before else ["endpoint", "engine"]
 
 
-def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
+def changed_samples(a: Materialization, b: Materialization, metric: str) -> Iterator[ChangedSample]:
     """The samples that two points score differently under a metric, or that only one point has. `b` is the baseline.
 
     A corpus metric gives samples no value, so it returns only samples missing from one point.
@@ -176,7 +178,7 @@ def _scored(row: Mapping[str, Any]) -> tuple[Any, Any]:
     return row["value"], row.get("item")
 
 
-def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str, Any]]:
+def _scores_or_statistics(point: Materialization, metric: str) -> Mapping[str, Mapping[str, Any]]:
     """Scores by sample. For a corpus metric, one row per sample, without a value."""
     if metric in point.scores_by_metric:
         return point.scores_by_metric[metric]
@@ -185,7 +187,7 @@ def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str
 
 
 def _compare_means(
-    metric: type[BaseMetric[Any]] | None, name: str, of_a: Point, of_b: Point, alpha: float, *, is_macro: bool
+    metric: type[BaseMetric[Any]] | None, name: str, of_a: Materialization, of_b: Materialization, alpha: float, *, is_macro: bool
 ) -> Comparison:
     a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
     samples = sorted({*a, *b})
@@ -200,7 +202,7 @@ def _compare_means(
     )
 
 
-def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Point, of_b: Point, alpha: float) -> Comparison:
+def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Materialization, of_b: Materialization, alpha: float) -> Comparison:
     a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
     samples = list(dict.fromkeys([*a, *b]))  # an aggregate gets the items in the order of the samples
     items_a, items_b = ([item_of(side[sample]) if sample in side else None for sample in samples] for side in (a, b))
@@ -208,7 +210,7 @@ def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Point, of_b: 
     return compare_items(items_a, items_b, metric.aggregate, clusters=clusters, alpha=alpha)
 
 
-def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, alpha: float) -> Comparison:
+def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Materialization, of_b: Materialization, alpha: float) -> Comparison:
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
     columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
     samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws depend on the order
@@ -224,7 +226,7 @@ def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Seq
     return np.array(rows, dtype=float).reshape(len(samples), len(columns))
 
 
-def _or_nothing(point: Point, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:
+def _or_nothing(point: Materialization, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:
     try:
         return point.prompts if table == "prompts" else point.responses
     except LakeError:

@@ -13,8 +13,8 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.columns import HumanLabel
-from eval_dagster.results.answer_text import answer_text
-from eval_dagster.results.points import Point, PointName, history, point_at
+from eval_dagster.results.answers import answer_text
+from eval_dagster.results.materializations import Materialization, MaterializationName, history, materialization_at
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.texts.visible_text import spreadsheet_text
 
@@ -38,7 +38,7 @@ class Imported:
     """Rows without a label."""
 
 
-def export_labels(lake: Lake, eval_name: str, name: PointName, file: Path, *, count: int, seed: int) -> int:
+def export_labels(lake: Lake, eval_name: str, name: MaterializationName, file: Path, *, count: int, seed: int) -> int:
     """Write a random part of a result to a CSV file, with an empty column for the label. Returns the number of samples.
 
     For one result, the same seed chooses the same samples. Cells are visible texts that a spreadsheet does not evaluate.
@@ -107,13 +107,13 @@ class _Points:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._found: dict[tuple[str, str, datetime], tuple[Point, Mapping[str, str | None]] | None] = {}
+        self._found: dict[tuple[str, str, datetime], tuple[Materialization, Mapping[str, str | None]] | None] = {}
 
-    def get(self, eval_name: str, model: str, materialized_at: datetime) -> tuple[Point, Mapping[str, str | None]] | None:
+    def get(self, eval_name: str, model: str, materialized_at: datetime) -> tuple[Materialization, Mapping[str, str | None]] | None:
         key = (eval_name, model, materialized_at)
         if key not in self._found:
             are_names = NAME.fullmatch(eval_name) and NAME.fullmatch(model)  # they become folders
-            point = point_at(history(self._lake, eval_name, model), materialized_at) if are_names else None
+            point = materialization_at(history(self._lake, eval_name, model), materialized_at) if are_names else None
             self._found[key] = None if point is None else (point, {row["sample_id"]: row.get("sample_name") for row in point.scores})
         return self._found[key]
 
@@ -202,11 +202,11 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("eval", "model", "materialized_at", "sample_id", "labelled_by"))
 
 
-def _answer(point: Point, sample: str) -> str | None:
+def _answer(point: Materialization, sample: str) -> str | None:
     return answer_text(point.responses.get(sample), point.prompts.get(sample))
 
 
-def _answer_or_none(point: Point, sample: str) -> str | None:
+def _answer_or_none(point: Materialization, sample: str) -> str | None:
     try:
         return _answer(point, sample)
     except LakeError:

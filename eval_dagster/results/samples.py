@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.file_names import time_of
 from eval_dagster.records import ResponseType, Role
-from eval_dagster.results.answers import answers_of, image_counts, prompts_before, responses_version, rows_of, values_of
-from eval_dagster.results.points import Point, metric_versions
+from eval_dagster.results.answers import answers_of, image_counts, prompts_before, values_of
+from eval_dagster.results.materializations import Materialization, metric_versions
 
 MOST_SAMPLES = 20_000
 """Maximum samples of a page. If there are more, it takes the flipped ones, the errors and a random part of the others."""
@@ -91,7 +91,7 @@ def collect_samples(
     model: str,
     materialized_at: datetime | None = None,
     *,
-    against: Point | Literal["previous"] | None = "previous",
+    against: Materialization | Literal["previous"] | None = "previous",
     most: int | None = MOST_SAMPLES,
 ) -> ResultSamples:
     """Read the samples of a result, current or past, from the lake's files.
@@ -112,27 +112,23 @@ def collect_samples(
     if place is None:
         when = "" if materialized_at is None else f" of {materialized_at.isoformat()}"
         raise LakeError(f"there is no result{when} of {eval_name}|{model} in {lake.root}; `eval-dagster sql metrics_history` lists them")
-    point = _point(lake, eval_name, model, paths[place])
+    point = Materialization.of(lake, eval_name, model, paths[place])
     if against == "previous":
         against = _newest_sound(lake, eval_name, model, paths[:place])
     return _Collection(point, against).collect(most)
 
 
-def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
-    return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=lake.info(path)))
-
-
-def _newest_sound(lake: Lake, eval_name: str, model: str, paths: Sequence[Path]) -> Point | None:
+def _newest_sound(lake: Lake, eval_name: str, model: str, paths: Sequence[Path]) -> Materialization | None:
     for path in reversed(paths):
         with suppress(LakeError):
-            return _point(lake, eval_name, model, path)
+            return Materialization.of(lake, eval_name, model, path)
     return None
 
 
 class _Collection:
     """Reads the files of a result and of the result it is compared with."""
 
-    def __init__(self, point: Point, before: Point | None) -> None:
+    def __init__(self, point: Materialization, before: Materialization | None) -> None:
         self._point = point
         self._before = before
         self._notes: list[str] = []
@@ -140,9 +136,8 @@ class _Collection:
     def collect(self, most: int | None) -> ResultSamples:
         """Read everything. Raises `LakeError` like `collect_samples`."""
         point = self._point
-        version = point.metrics.info.inputs["rendered_prompts"]
-        total, chosen = self._chosen(version, most)
-        prompts = rows_of(point, "prompts", version, _PROMPT, chosen)
+        total, chosen = self._chosen(most)
+        prompts = point.rows("prompts", _PROMPT, chosen)
         images = image_counts(point)
         for row in prompts:
             row["images"] = images.get(row["sample_id"])
@@ -170,15 +165,15 @@ class _Collection:
             notes=tuple(self._notes),
         )
 
-    def _chosen(self, version: str, most: int | None) -> tuple[int, frozenset[str] | None]:
+    def _chosen(self, most: int | None) -> tuple[int, frozenset[str] | None]:
         """The number of all samples, and the ids of the chosen samples; null if all are chosen.
 
         Flipped samples and errors come first, then a random part that is the same each time. It reads only scores and errors.
         """
-        failed = {row["sample_id"]: row["error"] is not None for row in rows_of(self._point, "prompts", version, ("sample_id", "error"))}
+        failed = {row["sample_id"]: row["error"] is not None for row in self._point.rows("prompts", ("sample_id", "error"))}
         if most is None or len(failed) <= most:
             return len(failed), None
-        for row in rows_of(self._point, "responses", responses_version(self._point), ("sample_id", "error")):
+        for row in self._point.rows("responses", ("sample_id", "error")):
             failed[row["sample_id"]] |= row["error"] is not None
         headline = next((name for name, row in _overall(self._point).items() if row["is_headline"]), None)
         now = values_of(self._point, headline, failed)
@@ -200,7 +195,7 @@ class _Collection:
             self._notes.append(f"nothing is compared: {error}")
             return {}
 
-    def _asked_before(self, before: Point | None) -> Mapping[str, Mapping[str, Any]] | None:
+    def _asked_before(self, before: Materialization | None) -> Mapping[str, Mapping[str, Any]] | None:
         """The result of `prompts_before`. Adds a note if the prompts were deleted."""
         found = {} if before is None else prompts_before(before, self._point)
         if found is None:
@@ -255,7 +250,7 @@ def _whole(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "logprobs": [fsum(answer["logprobs"])]} if "logprobs" in answer else dict(answer)
 
 
-def _metrics(point: Point, before: Point | None, answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _metrics(point: Materialization, before: Materialization | None, answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The metrics of the result, the headline first. Metrics with values only for samples come last."""
     of_samples = {metric: None for answer in answers for metric in answer.get("scores", ())}
     now, then = ({} if each is None else _overall(each) for each in (point, before))
@@ -272,7 +267,7 @@ def _metrics(point: Point, before: Point | None, answers: Iterable[Mapping[str, 
         }
 
 
-def _overall(point: Point) -> dict[str, dict[str, Any]]:
+def _overall(point: Materialization) -> dict[str, dict[str, Any]]:
     """The rows of `metrics` over all samples, by metric. If a metric has several rows, the headline."""
     rows = [row for row in point.metric_rows if row["subject"] is None]
     return {row["metric"]: row for row in sorted(rows, key=lambda row: (row["is_headline"], row["aggregation"] != "macro"))}
@@ -286,7 +281,7 @@ def _flip(sample: Mapping[str, Any], metric: str, higher_is_better: bool | None)
     return "better" if (now > before) == higher_is_better else "worse"
 
 
-def _compared(point: Point, before: Point) -> Compared:
+def _compared(point: Materialization, before: Materialization) -> Compared:
     found = [what for what, version in point.versions.items() if before.versions[what] != version]
     differs = (*found, *(["metric"] if metric_versions(point) != metric_versions(before) else []))
     return Compared(model=before.model, materialized_at=before.materialized_at, differs=differs)

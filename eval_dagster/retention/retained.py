@@ -19,7 +19,7 @@ from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.schemas import SUITE_TABLES
 from eval_dagster.project import Project
-from eval_dagster.results.points import history, point_at, previous_point
+from eval_dagster.results.materializations import history, materialization_at, previous_materialization
 
 GRACE = timedelta(days=1)
 """Files that are younger, or were current at some time since then, always stay, because a run may be using them."""
@@ -145,7 +145,7 @@ class Retained:
             if len(self._lake.files(self._lake.folder("metrics", eval_name, model))) < 2:
                 continue
             try:
-                previous = previous_point(history(self._lake, eval_name, model))
+                previous = previous_materialization(history(self._lake, eval_name, model))
             except LakeError:  # if the newest is damaged, the previous state is unknown
                 yield from self._lake.files(self._lake.folder("metrics", eval_name, model))
             else:
@@ -167,7 +167,7 @@ class Retained:
                     red = standing.red.materialized_at if standing.red else None
                     times |= {standing.baseline_at, standing.judged_at, standing.anchor_at, red}
                 with suppress(LakeError):
-                    known = (point_at(history(self._lake, *key), time) for time in times)
+                    known = (materialization_at(history(self._lake, *key), time) for time in times)
                     yield from (point.metrics.path for point in known if point)
 
     def _named_by_judgements(self) -> Iterator[Path]:

@@ -43,7 +43,9 @@ def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str |
     if response["text"]:
         return str((response["text_post_processed"] or response["text"])[0])
     logprobs = response["choice_logprobs"]
-    return str(choices[max(range(len(logprobs)), key=logprobs.__getitem__)]) if choices and logprobs else None
+    if not choices or not logprobs or len(choices) != len(logprobs):
+        return None
+    return str(choices[max(range(len(logprobs)), key=logprobs.__getitem__)])
 
 
 def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, headline: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from eval_dagster.pages.report.histories import History, headline_of, history_of
 from eval_dagster.pages.report.plots import MOST_POINTS
 from eval_dagster.project import Project, in_order
 from eval_dagster.records.judgements import Acceptance, Look, Verdict
-from eval_dagster.results.points import Point, PointName, history, metric_versions
+from eval_dagster.results.materializations import Materialization, MaterializationName, history, metric_versions
 from eval_dagster.versions.hashes import package_versions
 
 _MOST_ACCEPTED = 20
@@ -136,7 +136,7 @@ def _settings(section: BaseModel | None) -> dict[str, Any]:
     return {} if section is None else section.model_dump(mode="json", exclude_defaults=True)
 
 
-def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Point]) -> dict[str, Any]:
+def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Materialization]) -> dict[str, Any]:
     """The number of examples in the prompts of an eval, by the lake."""
     for point in (point for (name, _), point in current.items() if name == eval_name):
         with suppress(EvalDagsterError, IndexError, KeyError):
@@ -157,10 +157,10 @@ def _changes(lake: Lake, result: GateResult) -> list[Look]:
     return [*change_points(lake), *result.change_points]
 
 
-def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
+def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str], list[Materialization]], dict[tuple[str, str], str]]:
     """The newest points of each eval and model, the oldest first; and messages on damaged ones."""
     evals, models = _names(project, result)
-    points: dict[tuple[str, str], list[Point]] = {}
+    points: dict[tuple[str, str], list[Materialization]] = {}
     damages: dict[tuple[str, str], str] = {}
     for key in [(eval_name, model) for eval_name in evals for model in models]:
         try:
@@ -170,7 +170,7 @@ def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str],
     return points, damages
 
 
-def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:
+def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materialization | None, str | None]]) -> list[Standing]:
     """The standings of an eval's models, ranked ones first."""
     try:
         ranked = {row["model"]: row for row in read_rows(lake, "select * from leaderboard_all") if row["eval"] == eval_name}
@@ -180,7 +180,7 @@ def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Point | No
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
 
 
-def _standing(model: str, point: Point | None, ranked: Mapping[str, Any], problem: str | None) -> Standing:
+def _standing(model: str, point: Materialization | None, ranked: Mapping[str, Any], problem: str | None) -> Standing:
     row = headline_of(point) if point else None
     figures = {name: row[name] for name in _FIGURES} if row else {}
     problem = problem if problem or row else "no result yet"
@@ -195,7 +195,7 @@ def _standing(model: str, point: Point | None, ranked: Mapping[str, Any], proble
     )
 
 
-def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
+def _drawn_metrics(point: Materialization, result: GateResult) -> list[str]:
     """The headline metric, and the metrics that have changed."""
     headline = headline_of(point)
     changed = [
@@ -206,12 +206,12 @@ def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
     return list(dict.fromkeys([*([str(headline["metric"])] if headline else []), *changed]))
 
 
-def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Point | None:
+def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Materialization | None:
     for row in result.regressions:
         if (row.eval, row.model) == key and row.baseline and row.baseline_materialized_at:
             model = row.baseline.rpartition("@")[0] or row.baseline
             try:
-                return PointName(model=model, until=row.baseline_materialized_at).find(project.lake, row.eval)
+                return MaterializationName(model=model, until=row.baseline_materialized_at).find(project.lake, row.eval)
             except EvalDagsterError:
                 return None
     return None
@@ -223,14 +223,14 @@ def _costs(attempts: Sequence[Attempt], partitions: Sequence[tuple[str, str]], r
     return [found[key] for key in partitions if key in found and found[key].requests_computed is not None]
 
 
-def _versions(point: Point, baseline: Point | None) -> Iterator[Version]:
+def _versions(point: Materialization, baseline: Materialization | None) -> Iterator[Version]:
     yield Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)
     before = _inputs(baseline) if baseline else {}
     for what, now in _inputs(point).items():
         yield Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what))
 
 
-def _inputs(point: Point) -> dict[str, str]:
+def _inputs(point: Materialization) -> dict[str, str]:
     """The versions of a result's inputs, by their names on the page."""
     names = {"dataset rows": "data", "prompts": "prompt", "model": "model"}
     metrics = {f"metric {metric}": version for metric, version in metric_versions(point).items()}

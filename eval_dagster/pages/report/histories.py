@@ -11,7 +11,7 @@ from eval_dagster.gate.change_points import change_points
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.plots import ScorePoint, history_markdown, history_png
 from eval_dagster.records.judgements import Look
-from eval_dagster.results.points import Point, history, overall
+from eval_dagster.results.materializations import Materialization, history, overall
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.versions.hashes import code_version, stable_hash
 
@@ -39,7 +39,7 @@ class History:
         return f"{self.eval} · {self.model}"
 
 
-def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) -> History:
+def history_of(points: Sequence[Materialization], metric: str, changes: Iterable[Look]) -> History:
     """The history of a metric over materializations (at least one, the oldest first), with the changes of its own.
 
     Of several suites that found a change at the same result, one counts.
@@ -70,7 +70,7 @@ def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) ->
     )
 
 
-def headline_of(point: Point) -> Mapping[str, Any] | None:
+def headline_of(point: Materialization) -> Mapping[str, Any] | None:
     """The row of `metrics` that the leaderboard shows."""
     return next((row for row in point.metric_rows if row["is_headline"] and row["subject"] is None), None)
 

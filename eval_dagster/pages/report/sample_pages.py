@@ -12,7 +12,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.pages.samples.places import PAGE
 from eval_dagster.pages.samples.writing import write_page
 from eval_dagster.records.judgements import Regression, Verdict
-from eval_dagster.results.points import Point, history, point_at
+from eval_dagster.results.materializations import Materialization, history, materialization_at
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def write_sample_pages(lake: Lake, result: GateResult, folder: Path) -> Mapping[
         Links to the samples that became worse, or to the errors, relative to the folder beside `folder`; by eval, model and metric.
     """
     links: dict[ResultMetric, str] = {}
-    written: dict[tuple[str, str], list[Point | None]] = {}
+    written: dict[tuple[str, str], list[Materialization | None]] = {}
     for row in result.red:
         others = written.setdefault((row.eval, row.model), [])
         try:
@@ -50,18 +50,18 @@ def write_sample_pages(lake: Lake, result: GateResult, folder: Path) -> Mapping[
     return links
 
 
-def _write(path: Path, lake: Lake, row: Regression, against: Point | None) -> None:
+def _write(path: Path, lake: Lake, row: Regression, against: Materialization | None) -> None:
     if row.materialized_at is None:
         raise LakeError("there is no result")
     write_page(path, lake, row.eval, row.model, row.materialized_at, against=against)
 
 
-def _compared(lake: Lake, row: Regression) -> Point | None:
+def _compared(lake: Lake, row: Regression) -> Materialization | None:
     """The state that the gate found the result worse than; None if it is no longer in the lake."""
     is_anchor = row.against == "anchor"
     name, when = (row.anchor, row.anchor_materialized_at) if is_anchor else (row.baseline, row.baseline_materialized_at)
     if name is None or when is None:
         return None
     with suppress(LakeError):
-        return point_at(history(lake, row.eval, name.rpartition("@")[0]), when)
+        return materialization_at(history(lake, row.eval, name.rpartition("@")[0]), when)
     return None

@@ -10,7 +10,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.pages.samples.page import MOST_BYTES, MOST_BYTES_OF_ALL, page_stamp, result_page
 from eval_dagster.pages.samples.places import PAGE, page_path
 from eval_dagster.project import Project
-from eval_dagster.results.points import Point
+from eval_dagster.results.materializations import Materialization
 from eval_dagster.results.samples import MOST_SAMPLES, collect_samples
 from eval_dagster.stages.partition import StageResult, partition_key
 from eval_dagster.stores.whole_files import replaced
@@ -58,7 +58,7 @@ def write_page(
     model: str,
     materialized_at: datetime,
     *,
-    against: Point | Literal["previous"] | None = "previous",
+    against: Materialization | Literal["previous"] | None = "previous",
     whole: bool = False,
 ) -> None:
     """Write the page of a result, with the arguments of `collect_samples`. An existing page is replaced.

@@ -11,7 +11,7 @@ from eval_dagster.pages.samples.page import page_stamp, result_page
 from eval_dagster.pages.samples.places import page_path
 from eval_dagster.pages.server.parameters import NotFoundError, Parameters, time_of_address
 from eval_dagster.pages.server.results import find_result
-from eval_dagster.results.points import history, point_at
+from eval_dagster.results.materializations import history, materialization_at
 from eval_dagster.results.samples import collect_samples
 
 _MOST_KEPT = 8
@@ -44,7 +44,7 @@ class ResultPages:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        before = against and point_at(history(state.lake, against.eval, against.model), against.materialized_at)
+        before = against and materialization_at(history(state.lake, against.eval, against.model), against.materialized_at)
         if against is not None and before is None:
             raise NotFoundError(f"{against.name} is no longer in the lake, so that nothing can be compared with it")
         page = result_page(collect_samples(state.lake, result.eval, result.model, result.materialized_at, against=before or "previous"))

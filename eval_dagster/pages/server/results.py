@@ -15,6 +15,7 @@ from eval_dagster.lake.catalog.reader import CatalogState
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.file_names import parquet_files, time_of
 from eval_dagster.pages.server.parameters import NotFoundError
+from eval_dagster.results.materializations import gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Result:
     def scores(self) -> list[str]:
         """The URL of the scores, as the argument of `read_parquet`. Raises `LakeError` if they were deleted."""
         if self.scores_file is None or not self.has_scores:
-            raise LakeError(f"the scores of {self.name} are no longer in the lake")
+            raise gone("scores", self.eval, self.model, self.materialized_at)
         return [held_url_of(self.lake.root / self.scores_file)]
 
     @cached_property

@@ -11,8 +11,7 @@ from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import Result, find_result, other_results
 from eval_dagster.pages.server.texts import NAMED_SCORES, answers_of, compared_with, or_alone, prompts_of
-from eval_dagster.results.answer_text import answer_text
-from eval_dagster.results.answers import explanation_of
+from eval_dagster.results.answers import answer_text, explanation_of
 
 _MOST_PAST, _MOST_OTHERS = 20, 12
 Row = dict[str, Any]

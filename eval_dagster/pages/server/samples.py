@@ -9,7 +9,7 @@ from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import Result, find_result
 from eval_dagster.pages.server.texts import NAMED_SCORES, NOTHING, answers_of, compared_with, or_alone, prompts_before, prompts_of
-from eval_dagster.results.answer_text import answer_text
+from eval_dagster.results.answers import answer_text
 
 A_PAGE = 50
 """Samples of a page."""

@@ -10,7 +10,7 @@ from scripted_nights import Nights
 import eval_dagster.pages.samples.writing as writing
 from eval_dagster.errors import UsageError
 from eval_dagster.pages.samples.places import page_path, shown_pages
-from eval_dagster.results.points import history
+from eval_dagster.results.materializations import history
 
 sys.path.append(str(Path(__file__).parents[1] / "pages"))
 from page_contents import content_of

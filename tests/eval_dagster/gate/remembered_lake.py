@@ -20,7 +20,7 @@ from eval_dagster.lake.format import file_reading
 from eval_dagster.lake.format.file_names import new_name
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.schemas import TABLES
-from eval_dagster.results import points
+from eval_dagster.results import materializations
 
 ROOT = Path("/remembered")
 
@@ -142,7 +142,7 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> dict[str, RememberedLake]:
     monkeypatch.setattr(file_reading, "_rows_of", lambda rows: rows)
     monkeypatch.setattr(file_reading, "file_stamp", lambda path: [str(path)])
     monkeypatch.setattr(file_reading, "_read_info", info)
-    monkeypatch.setattr(points.Point, "has_scores", property(lambda point: point._scores_path in held["lake"].kept))
+    monkeypatch.setattr(materializations.Materialization, "has_scores", property(lambda point: point._scores_path in held["lake"].kept))
     for module in (results, gate_acceptances):
         monkeypatch.setattr(module, "table_of", _whole)
     return held

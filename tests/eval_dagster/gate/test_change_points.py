@@ -18,7 +18,7 @@ from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.pages.report.histories import history_of
 from eval_dagster.records.judgements import Look
-from eval_dagster.results.points import history
+from eval_dagster.results.materializations import history
 from eval_dagster.versions.hashes import stable_hash
 
 KEY = {"eval": "e", "model": "m"}

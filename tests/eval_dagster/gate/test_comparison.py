@@ -12,7 +12,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.results.comparison import MetricComparison, changed_samples, compare_points
-from eval_dagster.results.points import Point, PointName, history, previous_point
+from eval_dagster.results.materializations import Materialization, MaterializationName, history, previous_materialization
 from eval_dagster.stages.partition import STAGES, StageResult
 
 TASK = """
@@ -90,7 +90,7 @@ def run(tmp_path: Path) -> Callable[..., Project]:
 def compared(project: Project) -> dict[str, MetricComparison]:
     """The current materialization with the one before its last change."""
     points = history(project.lake, "sums", "one")
-    before = previous_point(points)
+    before = previous_materialization(points)
     assert before is not None
     return _by_metric(points[-1], before, project)
 
@@ -101,7 +101,7 @@ def compared_with(project: Project) -> dict[str, MetricComparison]:
     return _by_metric(now, before, project)
 
 
-def _by_metric(now: Point, before: Point, project: Project) -> dict[str, MetricComparison]:
+def _by_metric(now: Materialization, before: Materialization, project: Project) -> dict[str, MetricComparison]:
     return {each.metric: each for each in compare_points(now, before, project.task("sums").METRICS)}
 
 
@@ -183,7 +183,7 @@ def test_a_macro_headline_is_compared_as_such(run: Callable[..., Project]) -> No
 
 def test_two_models(run: Callable[..., Project]) -> None:
     project = run(wrong=("1", "2"), other=("2", "3", "4"), models=("one", "two"))
-    one, two = (PointName.parse(name, ["one", "two"]).find(project.lake, "sums") for name in ("one", "two"))
+    one, two = (MaterializationName.parse(name, ["one", "two"]).find(project.lake, "sums") for name in ("one", "two"))
     assert one is not None
     assert two is not None
     exact = compare_points(one, two, project.task("sums").METRICS)[0]
@@ -199,18 +199,18 @@ def test_points_are_named_by_model_and_time(run: Callable[..., Project]) -> None
     project = run()
     lake = project.lake
     first, last = history(lake, "sums", "one")
-    assert PointName.parse("one", ["one"]).find(lake, "sums") == last
-    assert PointName.parse(last.name(), ["one"]).find(lake, "sums") == last
-    assert PointName.parse("one@previous", ["one"]).find(lake, "sums") == first
+    assert MaterializationName.parse("one", ["one"]).find(lake, "sums") == last
+    assert MaterializationName.parse(last.name(), ["one"]).find(lake, "sums") == last
+    assert MaterializationName.parse("one@previous", ["one"]).find(lake, "sums") == first
     between = first.materialized_at + (last.materialized_at - first.materialized_at) / 2
-    assert PointName.parse(f"one@{between.isoformat()}", ["one"]).find(lake, "sums") == first
+    assert MaterializationName.parse(f"one@{between.isoformat()}", ["one"]).find(lake, "sums") == first
     today = datetime.now(UTC).date()
-    assert PointName.parse(f"one@{today}", ["one"]).find(lake, "sums") == last
-    assert PointName.parse(f"one@{today - timedelta(days=1)}", ["one"]).find(lake, "sums") is None
-    assert PointName.parse("two", ["one", "two"]).find(lake, "sums") is None
-    assert PointName.parse("a@b", ["a@b"]).model == "a@b"
+    assert MaterializationName.parse(f"one@{today}", ["one"]).find(lake, "sums") == last
+    assert MaterializationName.parse(f"one@{today - timedelta(days=1)}", ["one"]).find(lake, "sums") is None
+    assert MaterializationName.parse("two", ["one", "two"]).find(lake, "sums") is None
+    assert MaterializationName.parse("a@b", ["a@b"]).model == "a@b"
     with pytest.raises(UsageError, match=r"'yesterday' is no time; expected a date \(2026-01-31\)"):
-        PointName.parse("one@yesterday", ["one"])
+        MaterializationName.parse("one@yesterday", ["one"])
 
 
 def test_what_was_removed_from_the_lake_is_left_out(run: Callable[..., Project]) -> None:

@@ -16,7 +16,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models import scripted
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.results.comparison import causes
-from eval_dagster.results.points import history
+from eval_dagster.results.materializations import history
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models import scripted
 from eval_dagster.records.judgements import Verdict
-from eval_dagster.results.points import history
+from eval_dagster.results.materializations import history
 
 REGRESSED, SAME = Verdict.REGRESSED, Verdict.NO_CHANGE_SEEN
 

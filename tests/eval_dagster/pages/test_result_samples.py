@@ -15,7 +15,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.file_reading import read_info, read_table
 from eval_dagster.lake.format.file_writing import write_parquet
 from eval_dagster.project import Project
-from eval_dagster.results.points import history
+from eval_dagster.results.materializations import history
 from eval_dagster.results.samples import ResultSamples, collect_samples
 
 

@@ -448,7 +448,7 @@ def test_a_result_is_shown_alone_where_the_scores_before_are_gone(site: Site) ->
     publish(site.lake)
     sorted((site.lake.root / "scores" / "eval=capitals" / "model=mine").glob("*.parquet"))[-2].unlink()
     text = site.get("/samples?eval=capitals&model=mine")
-    assert "Nothing is compared: the scores of capitals on mine" in shown(text)
+    assert "Nothing is compared: the scores of capitals|mine of" in shown(text)
     assert "Nothing is compared" in shown(site.get(site.links(text, "/sample")[0]))
 
 

@@ -28,7 +28,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.results.comparison import changed_samples, compare_points
-from eval_dagster.results.points import history
+from eval_dagster.results.materializations import history
 from eval_dagster.retention import pruning as retention
 from eval_dagster.retention.pruning import Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason

@@ -11,7 +11,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.project import Project
 from eval_dagster.results.labels import export_labels, import_labels
-from eval_dagster.results.points import PointName
+from eval_dagster.results.materializations import MaterializationName
 
 TASK = """
     from eval_dagster import AccuracyLoglikelihood, BaseTask, ExactMatch, ResponseType
@@ -161,7 +161,7 @@ def test_labels_of_people_have_the_names(open_project: Callable[..., Project], w
     project = _project(open_project, write)
     run_all(project, PARTITIONS[:1])
     file = tmp_path / "labels.csv"
-    export_labels(project.lake, "tickets", PointName(model="one"), file, count=4, seed=0)
+    export_labels(project.lake, "tickets", MaterializationName(model="one"), file, count=4, seed=0)
     heading, *lines = file.read_text("utf-8-sig").splitlines()
     assert heading.startswith('"eval","model","materialized_at","sample_id","sample_name",')
     assert sum('"T-1"' in line for line in lines) == 1

@@ -26,7 +26,7 @@ from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.results.comparison import compare_points
-from eval_dagster.results.points import history
+from eval_dagster.results.materializations import history
 from eval_dagster.stages.outputs import materialize_outputs
 from eval_dagster.stages.partition import STAGES, Partition, StageFailure
 from eval_dagster.stages.prompts import materialize_prompts

@@ -1,11 +1,13 @@
 """Materializations of an eval's results, with the rows and versions they were computed from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pyarrow.compute as pc
 
 from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
@@ -16,21 +18,26 @@ from eval_dagster.lake.lineage import Inputs
 
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
 """Inputs that can change a score -> their names in the lake. Each metric also has a version of its code."""
-_SHOWN = {
-    "prompts": ("sample_id", "request_id", "prompt", "choices", "gold"),
-    "responses": ("sample_id", "text", "text_post_processed", "choice_logprobs", "error"),
-}
+StageTable = Literal["prompts", "responses", "scores"]
+_STAGES = {"prompts": "rendered_prompts", "responses": "model_outputs"}
+_PROMPT = ("sample_id", "request_id", "prompt", "choices", "gold")
+_RESPONSE = ("sample_id", "text", "text_post_processed", "choice_logprobs", "error")
 """Columns that comparisons read. Other columns, such as log-probabilities of tokens, are many times larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class Materialization:
     """The metrics of one materialization of an eval for a model, with the rows they were computed from."""
 
     lake: Lake
     eval_name: str
     model: str
     metrics: LakeFile
+
+    @classmethod
+    def of(cls, lake: Lake, eval_name: str, model: str, path: Path) -> "Materialization":
+        """The materialization of a file of `metrics`. Raises `LakeError` if its footer is damaged."""
+        return Materialization(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=lake.info(path)))
 
     @property
     def materialized_at(self) -> datetime:
@@ -85,9 +92,7 @@ class Point:
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
         """Its rows of `scores`. Raises `LakeError` if they were deleted."""
-        if not self.has_scores:
-            raise self._gone("scores")
-        return read_rows(self._scores_path)
+        return self.rows("scores")
 
     @cached_property
     def scores_by_metric(self) -> dict[str, dict[str, dict[str, Any]]]:
@@ -99,38 +104,42 @@ class Point:
 
     @cached_property
     def prompts(self) -> dict[str, dict[str, Any]]:
-        """Its prompts by sample. Raises `LakeError` if they were deleted."""
-        return self._by_sample("prompts", self.metrics.info.inputs["rendered_prompts"])
+        """Its prompts by sample, with the columns that comparisons read. Raises `LakeError` if they were deleted."""
+        return {row["sample_id"]: row for row in self.rows("prompts", _PROMPT)}
 
     @cached_property
     def responses(self) -> dict[str, dict[str, Any]]:
-        """Its responses by sample. Raises `LakeError` if they were deleted."""
-        return self._by_sample("responses", self.metrics.info.inputs["model_outputs"])
+        """Its responses by sample, with the columns that comparisons read. Raises `LakeError` if they were deleted."""
+        return {row["sample_id"]: row for row in self.rows("responses", _RESPONSE)}
+
+    def rows(self, table: StageTable, columns: Sequence[str] | None = None, samples: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """The rows of a table that it was computed from, or only some samples' rows. Raises `LakeError` if they were deleted."""
+        return read_rows(self.path_of(table), columns, None if samples is None else pc.field("sample_id").isin(list(samples)))
+
+    def path_of(self, table: StageTable) -> Path:
+        """The file of a table that it was computed from. Raises `LakeError` if it was deleted."""
+        if table == "scores" and self.has_scores:
+            return self._scores_path
+        found = None if table == "scores" else self.lake.of_version(table, self.version_of(table), self.eval_name, self.model)
+        if found is None:
+            raise gone(table, self.eval_name, self.model, self.materialized_at)
+        return found.path
+
+    def version_of(self, table: Literal["prompts", "responses"]) -> str:
+        """The version of the prompts or the responses that it was computed from."""
+        return self.metrics.info.inputs[_STAGES[table]]
 
     @cached_property
     def _scores_path(self) -> Path:
         return self.lake.scores_of(str(self.metric_rows[0]["scores_file"]), self.scores_version)
 
-    def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
-        file = self.lake.of_version(table, version, self.eval_name, self.model)
-        if file is None:
-            raise self._gone(table)
-        return {row["sample_id"]: row for row in read_rows(file.path, _SHOWN[table])}
-
-    def _gone(self, table: str) -> LakeError:
-        when = f"{self.materialized_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-        return LakeError(
-            f"the {table} of {self.eval_name}|{self.model} of {when} are no longer in the lake; "
-            "what was compared with them can be computed again, but not read"
-        )
-
     def name(self) -> str:
-        """Model and time in the form that `PointName.parse` reads."""
+        """Model and time in the form that `MaterializationName.parse` reads."""
         return f"{self.model}@{self.materialized_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointName:
+class MaterializationName:
     """A model at a time: now, then, or before its last change."""
 
     model: str
@@ -140,7 +149,7 @@ class PointName:
     """Whether to select the state before the last change."""
 
     @classmethod
-    def parse(cls, text: str, models: Sequence[str]) -> "PointName":
+    def parse(cls, text: str, models: Sequence[str]) -> "MaterializationName":
         """Read `model`, `model@2026-01-31` (the end of that day in UTC), `model@2026-01-31T02:00` or `model@previous`.
 
         The names of models may contain `@`.
@@ -155,19 +164,19 @@ class PointName:
             return cls(model=model, previous=True)
         return cls(model=model, until=parse_time(when, what=text))
 
-    def find(self, lake: Lake, eval_name: str) -> Point | None:
+    def find(self, lake: Lake, eval_name: str) -> Materialization | None:
         """The point of an eval. None if the model had no result at that time. Raises `LakeError` if it is damaged."""
         if self.previous:
-            return previous_point(history(lake, eval_name, self.model))
+            return previous_materialization(history(lake, eval_name, self.model))
         paths = _paths(lake, eval_name, self.model)
         found = next((path for path in reversed(paths) if self.until is None or time_of(path) <= self.until), None)
-        return None if found is None else _point(lake, eval_name, self.model, found)
+        return None if found is None else Materialization.of(lake, eval_name, self.model, found)
 
 
 def parse_time(text: str, *, what: str) -> datetime:
     """Read a day or a time, in UTC if it has no zone. Raises `UsageError` if it is neither.
 
-    A day means its end, and so does a second, because `Point.name` has no fractions of seconds.
+    A day means its end, and so does a second, because `Materialization.name` has no fractions of seconds.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -182,36 +191,41 @@ def parse_time(text: str, *, what: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
+def history(lake: Lake, eval_name: str, model: str) -> list[Materialization]:
     """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as in the catalog.
 
     Raises `LakeError` if the newest is damaged, because no older one may replace it.
     """
-    points: list[Point] = []
+    points: list[Materialization] = []
     paths = _paths(lake, eval_name, model)
     for path in paths:
         try:
-            points.append(_point(lake, eval_name, model, path))
+            points.append(Materialization.of(lake, eval_name, model, path))
         except LakeError:
             if path == paths[-1]:
                 raise
     return points
 
 
-def point_at(points: Sequence[Point], materialized_at: datetime | None) -> Point | None:
+def materialization_at(points: Sequence[Materialization], materialized_at: datetime | None) -> Materialization | None:
     """The materialization at a time. None if it was deleted or is damaged."""
     return next((point for point in points if point.materialized_at == materialized_at), None)
+
+
+def gone(table: StageTable, eval_name: str, model: str, materialized_at: datetime) -> LakeError:
+    """The error that a table of a materialization was deleted."""
+    when = f"{materialized_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return LakeError(
+        f"the {table} of {eval_name}|{model} of {when} are no longer in the lake; "
+        "what was compared with them can be computed again, but not read"
+    )
 
 
 def _paths(lake: Lake, eval_name: str, model: str) -> list[Path]:
     return lake.files(lake.folder("metrics", eval_name, model))
 
 
-def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
-    return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=lake.info(path)))
-
-
-def previous_point(points: Sequence[Point]) -> Point | None:
+def previous_materialization(points: Sequence[Materialization]) -> Materialization | None:
     """The newest materialization with another version of data, prompt or model than the last one.
 
     Without one, the newest with another version of a metric's code. So a change of a metric's code does not hide a change of the model. A
@@ -226,7 +240,7 @@ def previous_point(points: Sequence[Point]) -> Point | None:
     return next((point for point in others if n_values(point) >= enough), others[0] if others else None)
 
 
-def n_values(point: Point) -> int:
+def n_values(point: Materialization) -> int:
     """Number of samples with a value; 0 if the rows are damaged."""
     try:
         return max((row["n"] for row in point.metric_rows), default=0)
@@ -234,12 +248,12 @@ def n_values(point: Point) -> int:
         return 0
 
 
-def metric_versions(point: Point) -> Mapping[str, str]:
+def metric_versions(point: Materialization) -> Mapping[str, str]:
     """The version of each metric's code."""
     return {row["metric"]: row["metric_version"] for row in point.metric_rows}
 
 
-def overall(point: Point) -> dict[str, Mapping[str, Any]]:
+def overall(point: Materialization) -> dict[str, Mapping[str, Any]]:
     """The row of each metric over all subjects. If a metric has two rows, the headline."""
     found: dict[str, Mapping[str, Any]] = {}
     for row in point.metric_rows:
