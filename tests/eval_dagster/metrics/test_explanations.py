@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from eval_dagster.lake.tables.rows import score_row, to_table
-from eval_dagster.lake.tables.schemas import SCORES
+from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.metrics.base import CompletionMetric, MetricResult
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
 from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch
@@ -137,7 +137,7 @@ def test_a_row_of_scores_holds_it_as_json() -> None:
         request=Request(request_id="r", prompt="2 + 2?"),
         ground_truths=("4",),
     )
-    (row,) = to_table([score_row("sums", "mine", prompt, "s", score)], SCORES).to_pylist()
+    (row,) = to_table([score_row("sums", "mine", prompt, "s", score)], TABLES["scores"]).to_pylist()
     (answer,) = explanation_of(row)["answer"]
     assert answer is not None
     assert MOST_CHARACTERS < len(answer) < MOST_CHARACTERS + 100
