@@ -425,16 +425,13 @@ def _cell(stage: str, plan: Plan, before: Mapping[str, Cell]) -> Cell:
         return Cell(stage=stage, state="fresh")
     if plan.current is None:
         return Cell(stage=stage, state="missing")
+    inputs, recorded = plan.current.info.inputs, dict(plan.current.info.made_of)
+    if not recorded:
+        recorded = {name: inputs[known] for name, known in _RECORDED.get(stage, {}).items() if known in inputs}
     causes: list[str] = []
-    for name in _changed(stage, plan, plan.current):
+    for name, version in plan.made_of.items():
+        if name not in recorded or recorded[name] == version:
+            continue
         upstream = before.get(_UPSTREAM.get(name, ""))
         causes += upstream.causes if upstream is not None and upstream.causes else [name]
     return Cell(stage=stage, state="stale", causes=list(dict.fromkeys([*causes, *plan.again])) or ["unknown"])
-
-
-def _changed(stage: str, plan: Plan, current: LakeFile) -> list[str]:
-    """The names of recorded versions that differ from the current file."""
-    inputs, recorded = current.info.inputs, dict(current.info.made_of)
-    if not recorded:
-        recorded = {name: inputs[known] for name, known in _RECORDED.get(stage, {}).items() if known in inputs}
-    return [name for name, version in plan.made_of.items() if name in recorded and recorded[name] != version]

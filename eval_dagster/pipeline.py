@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, described
@@ -34,14 +33,10 @@ _MOST_CHARACTERS = 10_000
 """Maximum characters of a failure's message. Several databases and logs store it, and an exception may quote a whole text."""
 
 
-def _metrics_and_page(partition: Partition) -> StageResult:
-    return with_page(partition.project, materialize_metrics(partition))
-
-
 _STEPS: Mapping[str, Callable[[Partition], StageResult]] = {
     "rendered_prompts": materialize_prompts,
     "sample_scores": materialize_scores,
-    "task_metrics": _metrics_and_page,
+    "task_metrics": lambda partition: with_page(partition.project, materialize_metrics(partition)),
 }
 """The stages that process one partition after the other. `model_outputs` processes all evals of a model together."""
 
@@ -96,18 +91,15 @@ def evaluate(
     for model, names in by_model.items():
         outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
         run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
-        with limited(project.config.code_timeout), project.lake.steady(_folders(project.lake, names, model)):
+        tables = [table for table in STAGES.values() if table != "samples"]
+        folders = [project.lake.folder("samples", name) for name in names]
+        folders += [project.lake.folder(table, name, model) for name in names for table in tables]
+        with limited(project.config.code_timeout), project.lake.steady(folders):
             for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
                 outcomes.setdefault(outcome.eval_name, []).append(outcome)
                 yield outcome
         add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
         _publish(project.lake)
-
-
-def _folders(lake: Lake, evals: Iterable[str], model: str) -> list[Path]:
-    """The folders that the stages read and write."""
-    of_model = [table for table in STAGES.values() if table != "samples"]
-    return [each for name in evals for each in (lake.folder("samples", name), *(lake.folder(table, name, model) for table in of_model))]
 
 
 def _publish(lake: Lake) -> None:

@@ -1,9 +1,16 @@
-"""The evals, models and suites of an evals.yaml, with the home of their results."""
+"""The evals, models and suites of an evals.yaml, with the home of their results.
 
+The home also keeps the last readable configuration, to send notices if evals.yaml cannot be read. It keeps only the suites and names, and
+no values that can contain a secret.
+"""
+
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,11 +23,12 @@ from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
-from eval_dagster.lake.remote.opening import mirror_lake
+from eval_dagster.lake.remote.opening import mirror_lake, mirrored_url
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.elsewhere import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file
 from eval_dagster.stores.shared_locks import SharedLocks
+from eval_dagster.stores.whole_files import replaced
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import registered_tasks, registry_names
 from eval_dagster.tasks.base import BaseTask
@@ -33,6 +41,7 @@ TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
 """Environment variable: an MLflow server or database instead of `mlflow.tracking_uri`."""
 LOCKS_VARIABLE = "EVAL_DAGSTER_LOCKS"
 """Environment variable: the PostgreSQL database with the locks of all machines, instead of the Dagster instance's database."""
+_REMEMBERED_FORMAT = 1
 
 T = TypeVar("T")
 TaskClass = type[BaseTask[Any]]
@@ -92,15 +101,25 @@ class Project:
     @classmethod
     def _of(cls, config: Config, path: Path, tasks: Mapping[str, TaskClass], home: Path | None) -> "Project":
         home = _usable((home or default_home(path)).resolve())
-        mirror_lake(home / "lake", _lake_url(config))
-        locks = SharedLocks(home, _locks_address())
+        # Addresses are not repeated in messages, since they can hold a password.
+        lake_url = os.environ.get(LAKE_VARIABLE)
+        if lake_url and (reason := wrong_lake_url(lake_url)):
+            raise ConfigError(f"the environment variable {LAKE_VARIABLE} is wrong: {reason}; expected {LAKE_URLS}")
+        mirror_lake(home / "lake", lake_url or config.lake)
+        database = os.environ.get(LOCKS_VARIABLE)
+        if database and not re.match(r"postgres(ql)?(\+\w+)?://", database):
+            raise ConfigError(
+                f"the environment variable {LOCKS_VARIABLE} is no URL of PostgreSQL; expected postgresql://USER@HOST:5432/DATABASE"
+            )
+        locks = SharedLocks(home, database or None)
+        mirror = os.environ.get(MIRROR_VARIABLE) or config.datasets.mirror
         return cls(
             config=config,
             config_path=path,
             home=home,
             tasks=tasks,
             lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
-            reader=DatasetReader(_mirror(config, path.parent), path.parent, beside_tasks=not path.exists()),
+            reader=DatasetReader(None if mirror is None else (path.parent / mirror).resolve(), path.parent, beside_tasks=not path.exists()),
             tracker=_tracker(config, home, locks),
             locks=locks,
         )
@@ -286,9 +305,12 @@ def _usable(home: Path) -> Path:
 
 
 def _tracker(config: Config, home: Path, locks: SharedLocks) -> Tracker:
+    given = os.environ.get(TRACKING_VARIABLE)
+    if given and (reason := wrong_uri(given)):  # not repeated in the message, since it can hold a password
+        raise ConfigError(f"the environment variable {TRACKING_VARIABLE} is wrong: {reason}; expected {TRACKING_URIS}")
     return Tracker(
         home=home,
-        tracking_uri=_tracking_uri(config),
+        tracking_uri=given or config.mlflow.tracking_uri,
         experiment=config.mlflow.experiment,
         locks=locks,
         addresses=_addresses(config, home),
@@ -299,32 +321,79 @@ def _addresses(config: Config, home: Path) -> Addresses:
     return Addresses(home=home, public=config.public_url.model_dump(exclude_none=True))
 
 
-def _locks_address() -> str | None:
-    given = os.environ.get(LOCKS_VARIABLE)
-    if given and not re.match(r"postgres(ql)?(\+\w+)?://", given):  # not repeated in the message, since it can hold a password
-        raise ConfigError(
-            f"the environment variable {LOCKS_VARIABLE} is no URL of PostgreSQL; expected postgresql://USER@HOST:5432/DATABASE"
-        )
-    return given or None
+@dataclass(frozen=True, kw_only=True)
+class Remembered:
+    """A project with its last readable configuration."""
+
+    project: Project
+    """It has the suites of the configuration, but not its evals or models."""
+    loaded_at: datetime
+    """The time at which the configuration was read."""
+    since: dict[str, datetime]
+    """The time since which each suite has its cron."""
 
 
-def _tracking_uri(config: Config) -> str | None:
-    given = os.environ.get(TRACKING_VARIABLE)
-    if given and (reason := wrong_uri(given)):  # not repeated in the message, since it can hold a password
-        raise ConfigError(f"the environment variable {TRACKING_VARIABLE} is wrong: {reason}; expected {TRACKING_URIS}")
-    return given or config.mlflow.tracking_uri
+def remember(project: Project) -> Remembered:
+    """Keep the configuration of a project in its home. If the home is not writable, the earlier configuration stays."""
+    now, config = datetime.now(UTC), project.config
+    before = _remembered(project.home) or {}
+    suites = {name: suite.model_dump(mode="json") for name, suite in config.suites.items()}
+    same = {name for name, suite in suites.items() if _schedule(before.get("suites", {}).get(name)) == _schedule(suite)}
+    since = {name: before["since"][name] if name in same and name in before.get("since", {}) else now.isoformat() for name in suites}
+    kept = {
+        "format": _REMEMBERED_FORMAT,
+        "config_path": str(project.config_path),
+        "loaded_at": now.isoformat(),
+        "evals": list(config.evals),
+        "models": list(config.models),
+        "suites": suites,
+        "since": since,
+        "public_url": config.public_url.model_dump(mode="json"),
+    }
+    if {**kept, "loaded_at": None} != {**before, "loaded_at": None}:
+        with suppress(OSError):
+            remembered_file(project.home).parent.mkdir(parents=True, exist_ok=True)
+            with replaced(remembered_file(project.home)) as temporary:
+                temporary.write_text(json.dumps(kept, indent=1), "utf-8")
+    return Remembered(project=project, loaded_at=now, since={name: datetime.fromisoformat(time) for name, time in since.items()})
 
 
-def _lake_url(config: Config) -> str | None:
-    given = os.environ.get(LAKE_VARIABLE)
-    if given and (reason := wrong_lake_url(given)):  # not repeated in the message, since it can hold a secret
-        raise ConfigError(f"the environment variable {LAKE_VARIABLE} is wrong: {reason}; expected {LAKE_URLS}")
-    return given or config.lake
+def recall(home: Path) -> Remembered | None:
+    """The configuration kept in a home. None if it keeps none, or one of another version of this package.
 
-
-def _mirror(config: Config, folder: Path) -> Path | None:
-    given = os.environ.get(MIRROR_VARIABLE)
-    mirror = given or config.datasets.mirror
-    if mirror is None:
+    Raises:
+        ConfigError: An environment variable of this package is wrong.
+    """
+    kept = _remembered(home)
+    if kept is None:
         return None
-    return (folder / mirror).resolve()
+    try:
+        config = Config.model_validate(
+            {"lake": mirrored_url(home / "lake"), "models": {}, "evals": {}, "suites": kept["suites"], "public_url": kept["public_url"]}
+        )
+        project = replace(
+            Project.of(config, Path(kept["config_path"]), home),
+            # The catalog marks the names of the configuration, so publishing a notice must use the same names.
+            lake=Lake(home, configured=Configured(evals=tuple(kept["evals"]), models=tuple(kept["models"]))),
+        )
+        since = {name: datetime.fromisoformat(time) for name, time in kept["since"].items()}
+        return Remembered(project=project, loaded_at=datetime.fromisoformat(kept["loaded_at"]), since=since)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def remembered_file(home: Path) -> Path:
+    """The file with the configuration."""
+    return home / "watch" / "configuration.json"
+
+
+def _remembered(home: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(remembered_file(home).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and kept.get("format") == _REMEMBERED_FORMAT else None
+
+
+def _schedule(suite: Any) -> tuple[Any, Any] | None:
+    return (suite.get("cron"), suite.get("timezone")) if isinstance(suite, dict) else None

@@ -36,7 +36,6 @@ ARROWS = {
     "tracking": "addresses errors records stores texts",
     "project": "addresses config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
     "tracking users_code",
-    "remembered": "config lake.files lake.remote project stores",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables stores versions",
     "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
     "lake.lineage": "errors lake.files lake.format versions",
@@ -58,7 +57,7 @@ ARROWS = {
     "pages.report": "errors gate lake.attempts lake.catalog lake.files lake.format lake.tables pages.samples project records results "
     "stores texts versions",
     "assets": "config dagster_internals errors gate lake.attempts lake.catalog lake.files lake.tables notifications pages.report "
-    "pipeline progress project records remembered stages stores texts users_code versions",
+    "pipeline progress project records stages stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "",
@@ -85,7 +84,7 @@ ARROWS = {
     "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples records results statistics texts",
     "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.attempts lake.catalog lake.files "
     "lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
-    "peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
+    "peers.processes pipeline progress project prompts records results retention sandbox stages statistics stores "
     "task_files tasks texts users_code",
     "pages": "",
 }

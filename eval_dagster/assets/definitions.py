@@ -16,8 +16,7 @@ from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
 from eval_dagster.assets.schedules import suite_schedule
 from eval_dagster.assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
-from eval_dagster.project import Project
-from eval_dagster.remembered import remember
+from eval_dagster.project import Project, remember
 
 
 def evaluation_definitions(config_path: Path | str | None = None, *, home: Path | str | None = None) -> dg.Definitions:

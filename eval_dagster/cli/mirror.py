@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.table import Table
 
 from eval_dagster.cli.console import errors, out, print_next, say
-from eval_dagster.datasets.split_files import MirrorPart, merged
+from eval_dagster.datasets.row_files import MirrorPart, merged
 from eval_dagster.errors import DataError, EvalDagsterError
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project

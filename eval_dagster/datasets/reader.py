@@ -17,7 +17,7 @@ from typing import Any
 
 from eval_dagster.datasets.hub import HubRepo, current_commit
 from eval_dagster.datasets.origin import BenchmarkOrigin, OrderedRows, Origin, Stored
-from eval_dagster.datasets.split_files import MirrorPart, SplitFolder
+from eval_dagster.datasets.row_files import MirrorPart, SplitFolder
 from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, FarError, TaskDefinitionError, described
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.stores.locks import locked
@@ -36,7 +36,6 @@ _ONE_CONFIG = "default"
 """The Hub's name of the configuration of a dataset with a single one."""
 _FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml, or else to that of the task's file"
 _NO_MIRROR = "unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
-_MIRROR_REMEDY = f"add it to the mirror, or {_NO_MIRROR}"
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,10 @@ class DatasetReader:
         if _is_folder(path):
             return SplitFolder(path, self._place(path, task), configs, _FOLDER_REMEDY, types)
         if self._mirror is not None:
-            return SplitFolder(path, self._mirror / path, configs, self._mirror_remedy(), types)
+            remedy = f"add it to the mirror, or {_NO_MIRROR}"
+            if not self._mirror.is_dir():
+                remedy = f"the mirror {self._mirror} itself is not there; bring it back, or {_NO_MIRROR}"
+            return SplitFolder(path, self._mirror / path, configs, remedy, types)
         return HubRepo(path, revision or self._locked_commit(path), configs)
 
     @contextmanager
@@ -248,12 +250,6 @@ class DatasetReader:
                 f"there is no dataset {task.DATASET_PATH!r} of the Hub or the mirror here, and there is the {kind} {place}; did you mean "
                 f"DATASET_PATH = './{meant}'? A folder begins with './'. (As a dataset of the Hub or the mirror: {error})"
             ) from error
-
-    def _mirror_remedy(self) -> str:
-        assert self._mirror is not None
-        if self._mirror.is_dir():
-            return _MIRROR_REMEDY
-        return f"the mirror {self._mirror} itself is not there; bring it back, or {_NO_MIRROR}"
 
     def _place(self, path: str, task: TaskClass | None) -> Path:
         """The folder of a path: relative to evals.yaml, or to the file of the class that sets `DATASET_PATH`; the first that exists."""

@@ -1,14 +1,18 @@
-"""Reads the rows of Parquet, JSON Lines or CSV files one after the other. A mistake in one row does not affect other rows.
+"""A dataset as files of its splits, in Parquet, JSON Lines or CSV: a mirror of the Hub, or a task's own folder.
 
-A cell of a CSV file is the text that is written, and a column has a type only if that changes no text.
+Rows are read one after the other, and a mistake in one row does not affect other rows. A cell of a CSV file is the
+text that is written, and a column has a type only if that changes no text.
 """
 
 import csv
 import json
 import math
 import re
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -17,16 +21,31 @@ from typing import Any, Literal, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet
 
-from eval_dagster.errors import DataError
-from eval_dagster.records import Row
+from eval_dagster.datasets.origin import Stored
+from eval_dagster.errors import DataError, DatasetNotFoundError
+from eval_dagster.records import DatasetSource, Row
+from eval_dagster.tasks.base import subject_name
 from eval_dagster.tasks.samples import WrittenRow, unreadable
+from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.versions.hashes import file_stamp
 
 _LONGEST_CELL = 2**20
 """Most characters of a cell. A quote that is never closed would otherwise make one cell of the rest of the file."""
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,3899}")
 """A whole number that a row can hold, as Python writes it."""
 _FLOAT = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
+_SPLIT_FILE = re.compile(r"(?P<split>.+?)(-\d+(-of-\d+.*)?)?\.(parquet|jsonl|csv)")
+DEFAULT_CONFIG = "default"
+_MOST_FILES = 8
+"""Most names of files in a message."""
 _BOOLEANS = {"True": True, "False": False}
+_BATCH_ROWS = 64
+"""Rows of a Parquet file that are decoded at once. A file of some bytes can hold thousands of rows of megabytes each."""
+_BATCH_BYTES = 16 * 2**20
+"""Bytes of the rows of a Parquet file that are decoded at once, if all are as large as the first."""
+_BUFFER_BYTES = 2**20
+_LARGEST_ROW = 256 * 2**20
+"""Most bytes of a row, or characters of a line. A larger one is unreadable: each step of an evaluation holds several copies of it."""
 
 Kind: TypeAlias = Literal["empty", "number", "boolean", "text"]
 Types: TypeAlias = Mapping[str, type]
@@ -73,7 +92,14 @@ def csv_rows(file: Path, kinds: Mapping[str, Kind], types: Types) -> Iterator[Ro
         try:
             if isinstance(cells, str):
                 raise ValueError(cells)
-            row = WrittenRow({name: _value(name, text, kinds, types) for name, text in cells.items()})
+            row = WrittenRow()
+            for name, text in cells.items():
+                if name in types:
+                    row[name] = _READ[types[name]](name, text)
+                elif kinds[name] == "text":
+                    row[name] = text
+                else:
+                    row[name] = exact(text) if text else None
         except ValueError as error:
             problems.append(f"{file} cannot be read: {place}: {error}")
             yield unreadable(problems[-1])
@@ -94,13 +120,6 @@ def exact(text: str) -> str | int | float | bool:
         value = float(text)
         return value if math.isfinite(value) and repr(value) == text else text
     return text
-
-
-def _value(name: str, text: str, kinds: Mapping[str, Kind], types: Types) -> Any:
-    if name in types:
-        return _READ[types[name]](name, text)
-    kind = kinds[name]
-    return text if kind == "text" else exact(text) if text else None
 
 
 def _declared(kind: str, pattern: str, make: Callable[[str], Any]) -> Callable[[str, str], Any]:
@@ -184,15 +203,6 @@ def _check_names(file: Path, names: Sequence[str], types: Types) -> None:
         )
 
 
-_BATCH_ROWS = 64
-"""Rows of a Parquet file that are decoded at once. A file of some bytes can hold thousands of rows of megabytes each."""
-_BATCH_BYTES = 16 * 2**20
-"""Bytes of the rows of a Parquet file that are decoded at once, if all are as large as the first."""
-_BUFFER_BYTES = 2**20
-_LARGEST_ROW = 256 * 2**20
-"""Most bytes of a row, or characters of a line. A larger one is unreadable: each step of an evaluation holds several copies of it."""
-
-
 def rows_of(files: Iterable[Path], types: Types = MappingProxyType({})) -> Iterator[Row]:
     """Read the files of a split. What the caller does not ask for is not read.
 
@@ -213,22 +223,17 @@ def rows_of(files: Iterable[Path], types: Types = MappingProxyType({})) -> Itera
         try:
             if file.suffix == ".csv":
                 yield from csv_rows(file, kinds, types)
-            else:
-                yield from _all_but_unreadable(_lines(file) if file.suffix == ".jsonl" else _parquet(file))
+                continue
+            number, problems = 0, 0
+            first = ""
+            for number, row in enumerate(_lines(file) if file.suffix == ".jsonl" else _parquet(file), 1):  # noqa: B007 - it is the count
+                problems += isinstance(row, str)
+                first = first or (row if isinstance(row, str) else "")
+                yield unreadable(row) if isinstance(row, str) else row
+            if problems and problems == number:
+                raise DataError(first)
         except (OSError, ValueError, TypeError) as error:  # what pyarrow and json raise is a ValueError too
             raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _all_but_unreadable(rows: Iterator[Row | str]) -> Iterator[Row]:
-    """The rows, with unreadable rows for problems. Raises `DataError` if there are problems alone."""
-    number, problems = 0, 0
-    first = ""
-    for number, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
-        problems += isinstance(row, str)
-        first = first or (row if isinstance(row, str) else "")
-        yield unreadable(row) if isinstance(row, str) else row
-    if problems and problems == number:
-        raise DataError(first)
 
 
 def _lines(file: Path) -> Iterator[Row | str]:
@@ -245,7 +250,10 @@ def _lines(file: Path) -> Iterator[Row | str]:
             if not line.strip():
                 continue
             try:
-                row = _object(line)
+                row = json.loads(line, object_pairs_hook=_once)
+                if not isinstance(row, dict):
+                    text = json.dumps(row)
+                    raise TypeError(f"found {text if len(text) <= 60 else f'{text[:60]}...'}")
             except (ValueError, TypeError, RecursionError) as error:
                 problem = f"line {number}: {type(error).__name__}: {error}"
                 yield f"{file} cannot be read: {problem}; expected a JSON object on each line"
@@ -257,13 +265,6 @@ def _too_large(unit: str) -> str:
     return f"found more than {_LARGEST_ROW:,} {unit}; expected smaller rows: remove it, or shorten what it holds"
 
 
-def _object(line: str) -> Row:
-    value = json.loads(line, object_pairs_hook=_once)
-    if not isinstance(value, dict):
-        raise TypeError(f"found {_shown(value)}")
-    return value
-
-
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -273,11 +274,6 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _repeated(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _parquet(file: Path) -> Iterator[Row | str]:
@@ -301,12 +297,8 @@ def _parquet(file: Path) -> Iterator[Row | str]:
 def _twice(fields: Iterable[pa.Field]) -> str | None:
     """The name of a field that is there twice, in the rows or in a struct in them."""
     fields = list(fields)
-    inner = (_twice(_inner(field.type)) for field in fields)
+    inner = (_twice(field.type.field(index) for index in range(field.type.num_fields)) for field in fields)
     return _repeated(field.name for field in fields) or next(filter(None, inner), None)
-
-
-def _inner(kind: pa.DataType) -> list[pa.Field]:
-    return [kind.field(index) for index in range(kind.num_fields)]
 
 
 def _row(file: Path, number: int, batch: pa.RecordBatch) -> Row | str:
@@ -350,3 +342,152 @@ def _texts(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return {field.name: _texts(value[field.name], field.type) for field in kind}
     return value
+
+
+@dataclass(frozen=True)
+class SplitFolder:
+    """A folder `<config>/<split>-*.parquet`; one without subfolders is the config `default`. JSON Lines and CSV are read too."""
+
+    path: str
+    """The task's name of the dataset."""
+    folder: Path
+    subject_count: int
+    """Number of the task's subjects. For a single subject, the config `default` may be used."""
+    remedy: str
+    """Advice for the error message if the folder does not exist."""
+    types: Types = field(default_factory=dict)
+    """Declared types of columns of CSV files."""
+
+    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:
+        """Raise `DatasetNotFoundError` if a file is missing."""
+        for subject in subjects:
+            for split in splits:
+                self._files(subject, split)
+
+    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
+        """Read the rows of one subject. Raises `DatasetNotFoundError` if a file is missing, and `DataError` if one is damaged."""
+        return {split: list(self.rows(subject, split)) for split in splits}
+
+    def rows(self, subject: Any, split: str) -> Iterator[Row]:
+        """Read the rows of a split one after the other. Raises as `read` does."""
+        return rows_of(self._files(subject, split), self.types)
+
+    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
+        """Return name, size and time of change of every file that would be read, and the declared types."""
+        declared = [{name: kind.__name__ for name, kind in self.types.items()}] if self.types else []
+        return declared + [
+            [str(self.folder), subject_name(subject), split, [file_stamp(file) for file in self._files(subject, split)]]
+            for subject in subjects
+            for split in splits
+        ]
+
+    def source(self) -> DatasetSource:
+        """Return the dataset's name; files in a folder have no commit."""
+        return DatasetSource(path=self.path, revision=None)
+
+    def size(self, subject: Any, splits: Sequence[str]) -> int:
+        """Return the bytes of the files of some splits."""
+        return sum(file.stat().st_size for split in splits for file in self._files(subject, split))
+
+    def save(self, subject: Any, split: str, folder: Path) -> None:
+        """Copy the files of a split into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as unfinished:
+            copies = [Path(shutil.copy(file, unfinished)) for file in self._files(subject, split)]
+            for copy in copies:
+                copy.replace(folder / copy.name)
+
+    def _files(self, subject: Any, split: str) -> list[Path]:
+        name = subject_name(subject)
+        if not self.folder.is_dir():
+            raise DatasetNotFoundError(f"dataset {self.path} is not there: looked for the folder {self.folder}; {self.remedy}")
+        configs = {each.name: each for each in sorted(self.folder.iterdir()) if each.is_dir() and _split_files(each)}
+        if not configs and _split_files(self.folder):
+            configs = {DEFAULT_CONFIG: self.folder}
+        if name in configs:
+            folder = configs[name]
+        elif self.subject_count == 1 and len(configs) == 1 and DEFAULT_CONFIG in (name, *configs):
+            folder = next(iter(configs.values()))
+        elif not configs and name == DEFAULT_CONFIG:
+            raise DatasetNotFoundError(
+                f"dataset {self.path} has no rows: looked for files <split>.parquet, .jsonl and .csv (test.csv say) in {self.folder}, "
+                f"which holds {_held(self.folder, {})}"
+            )
+        else:
+            raise DatasetNotFoundError(
+                f"dataset {self.path} lacks the config {name!r}: looked for {self.folder / name}{did_you_mean(name, configs)}; "
+                f"the dataset has the configs: {', '.join(configs) or 'none'}. SUBJECTS names the configs of a dataset"
+            )
+        by_split = _split_files(folder)
+        if split not in by_split:
+            raise DatasetNotFoundError(
+                f"dataset {self.path} lacks the split {split!r}: looked for {folder / split}.parquet, .jsonl and .csv, and for several "
+                f"files {split}-*.parquet{did_you_mean(split, by_split)}; the folder holds {_held(folder, by_split)}"
+            )
+        return by_split[split]
+
+
+def split_names(folder: Path) -> list[str]:
+    """The splits whose files are in a folder; none without a folder."""
+    return list(_split_files(folder)) if folder.is_dir() else []
+
+
+def _held(folder: Path, by_split: dict[str, list[Path]]) -> str:
+    """The splits of a folder; if it has none, its files."""
+    if by_split:
+        return f"the splits: {', '.join(sorted(by_split))}"
+    files = sorted(file.name for file in folder.iterdir() if file.is_file())
+    return f"no split, but the files: {', '.join(files[:_MOST_FILES])}{', ...' if len(files) > _MOST_FILES else ''}" if files else "no file"
+
+
+def _split_files(folder: Path) -> dict[str, list[Path]]:
+    by_split: dict[str, list[Path]] = {}
+    for file in sorted(folder.iterdir()):
+        if found := _SPLIT_FILE.fullmatch(file.name):
+            by_split.setdefault(found["split"], []).append(file)
+    return by_split
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorPart:
+    """Splits of one configuration of a dataset, and their source."""
+
+    path: str
+    """Hub id."""
+    config: str
+    splits: tuple[str, ...]
+    origin: Stored
+
+    def folder(self, mirror: Path) -> Path:
+        """Its folder in a mirror."""
+        return mirror / self.path / self.config
+
+    def missing(self, mirror: Path) -> list[str]:
+        """The splits that a mirror lacks."""
+        there = split_names(self.folder(mirror))
+        return [split for split in self.splits if split not in there]
+
+    def size(self, mirror: Path) -> int | None:
+        """Bytes of what a mirror lacks; None if the Hub does not tell."""
+        missing = self.missing(mirror)
+        return self.origin.size(self.config, missing) if missing else 0
+
+    def write(self, mirror: Path) -> None:
+        """Write what a mirror lacks, each split whole or not at all.
+
+        Raises:
+            DatasetNotFoundError: The dataset lacks a split.
+            DataError: The rows cannot be read.
+        """
+        for split in self.missing(mirror):
+            self.origin.save(self.config, split, self.folder(mirror))
+
+
+def merged(parts: Sequence[MirrorPart]) -> list[MirrorPart]:
+    """Each configuration once, with all of its splits."""
+    found: dict[tuple[str, str], MirrorPart] = {}
+    for part in parts:
+        known = found.get((part.path, part.config))
+        splits = tuple(dict.fromkeys([*(known.splits if known else ()), *part.splits]))
+        found[part.path, part.config] = MirrorPart(path=part.path, config=part.config, splits=splits, origin=part.origin)
+    return list(found.values())

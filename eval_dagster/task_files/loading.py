@@ -49,10 +49,6 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _is_mark(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
 _ATTRIBUTES: tuple[tuple[Sequence[str], Callable[[object], bool], str], ...] = (
     (("NAME", "DATASET_PATH", "SAMPLE_SPLIT"), _is_text, "a text that is not blank"),
     (("DATASET_REVISION", "SUBJECT_FIELD", "CLUSTER_FIELD", "ID_FIELD"), lambda value: value is None or _is_text(value), "a text, or None"),
@@ -72,40 +68,34 @@ def check_task(task: type[BaseTask[Any]]) -> None:
     Raises:
         TaskDefinitionError: An attribute or a hook is missing or wrong. The message names the class, what it has and what is expected.
     """
-    for problems in (_wrong_styler(task), _missing(task), _wrong_values(task), _wrong_metrics(task)):
-        # Later checks rely on earlier ones.
-        if found := list(problems):
-            raise TaskDefinitionError(f"task class {task.__name__} ({shown_name(task.__module__)}) {'; it '.join(found)}")
-
-
-def _wrong_styler(task: type[BaseTask[Any]]) -> Iterator[str]:
+    where = f"task class {task.__name__} ({shown_name(task.__module__)})"
     styler: object = task.TASK_STYLER
     if styler is not None and not isinstance(styler, TaskStyler):
-        yield f"has the TASK_STYLER {styler!r}; expected a styler, MCStyle() say (from eval_dagster.tasks.style import MCStyle)"
-
-
-def _missing(task: type[BaseTask[Any]]) -> Iterator[str]:
-    missing = [name for name in REQUIRED_ATTRIBUTES if not hasattr(task, name)]
-    missing += [f"{name}()" for name in _required_hooks(task) if getattr(task, name) is getattr(BaseTask, name)]
-    if issubclass(task, DocTask) and task.doc is DocTask.doc:
-        missing.append("doc()")
-    if missing:
-        base = DocTask if issubclass(task, DocTask) else BaseTask
-        yield f"lacks {', '.join(missing)}; set the attributes and override the hooks named here (see {base.__name__})"
-
-
-def _required_hooks(task: type[BaseTask[Any]]) -> list[str]:
-    """Hooks that a task must override. With a styler: the hooks that supply the question, the choices and the correct index."""
+        raise TaskDefinitionError(
+            f"{where} has the TASK_STYLER {styler!r}; expected a styler, MCStyle() say (from eval_dagster.tasks.style import MCStyle)"
+        )
     given = getattr(task, "RESPONSE_TYPE", None)
     hooks = ["_get_instruction_text"]
     if given is not ResponseType.PERPLEXITY:
         hooks.append("_get_ground_truth")
     if given is ResponseType.LOGLIKELIHOODS:
         hooks.append("_get_possible_completions")
-    if task.TASK_STYLER is None:
-        return hooks
-    styled = [hook for hook in hooks if getattr(task, hook) is getattr(BaseTask, hook)]
-    return list(dict.fromkeys(name for hook in styled for name in _STYLED_HOOKS[hook]))
+    if styler is not None:
+        styled = [hook for hook in hooks if getattr(task, hook) is getattr(BaseTask, hook)]
+        hooks = list(dict.fromkeys(name for hook in styled for name in _STYLED_HOOKS[hook]))
+    missing = [name for name in REQUIRED_ATTRIBUTES if not hasattr(task, name)]
+    missing += [f"{name}()" for name in hooks if getattr(task, name) is getattr(BaseTask, name)]
+    if issubclass(task, DocTask) and task.doc is DocTask.doc:
+        missing.append("doc()")
+    if missing:
+        base = DocTask if issubclass(task, DocTask) else BaseTask
+        raise TaskDefinitionError(
+            f"{where} lacks {', '.join(missing)}; set the attributes and override the hooks named here (see {base.__name__})"
+        )
+    for problems in (_wrong_values(task), _wrong_metrics(task)):
+        # Later checks rely on earlier ones.
+        if found := list(problems):
+            raise TaskDefinitionError(f"{where} {'; it '.join(found)}")
 
 
 def _wrong_values(task: type[BaseTask[Any]]) -> Iterator[str]:
@@ -124,7 +114,7 @@ def _wrong_values(task: type[BaseTask[Any]]) -> Iterator[str]:
             value = getattr(task, name)
             if not is_right(value):
                 yield f"has the {name} {value!r}; expected {expected}"
-    for name, inner in (("STOP_SEQUENCES", _is_mark), ("DATA_FILES", _is_text)):
+    for name, inner in (("STOP_SEQUENCES", lambda each: isinstance(each, str) and bool(each)), ("DATA_FILES", _is_text)):
         value = getattr(task, name)
         wrong = [each for each in value if not inner(each)] if isinstance(value, Sequence) else []
         if wrong and not isinstance(value, str):
@@ -157,14 +147,28 @@ def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
             yield f"has {shown} among its METRICS; expected subclasses of {_expected(task)} (classes, not instances)"
             continue
         name = getattr(metric, "NAME", None)
-        if not _fits(metric, task):
-            yield f"has the metric {shown}, which cannot score {_asked(task)}; expected a subclass of {_expected(task)}"
-        if not _are_bounds(metric.BOUNDS):
+        is_free = _asks_freely(task)
+        if not (response_kind(metric) if is_free else metrics_for([metric], task.RESPONSE_TYPE)):
+            asked = "any response" if is_free else f"the response type ResponseType.{task.RESPONSE_TYPE.name}"
+            yield f"has the metric {shown}, which cannot score {asked}; expected a subclass of {_expected(task)}"
+        bounds: object = metric.BOUNDS
+        are_numbers = isinstance(bounds, tuple) and all(isinstance(end, int | float) and not isinstance(end, bool) for end in bounds)
+        if bounds is not None and not (isinstance(bounds, tuple) and are_numbers and len(bounds) == 2 and bounds[0] < bounds[1]):
             yield (
                 f"has the metric {shown} with the BOUNDS {metric.BOUNDS!r}; expected the least and the largest value, such as (0.0, 1.0), "
                 "or None"
             )
-        yield from _wrong_traits(metric, shown)
+        # Other values of these would be misread: the text "no" would count as true.
+        for trait in _METRIC_SWITCHES:
+            if not isinstance(getattr(metric, trait), bool):
+                yield f"has the metric {shown} with the {trait} {getattr(metric, trait)!r}; expected True or False"
+        for trait in _METRIC_NAMES:
+            names = getattr(metric, trait)
+            if not isinstance(names, list | tuple) or not all(map(_is_text, names)):
+                yield f"has the metric {shown} with the {trait} {names!r}; expected a tuple of names"
+        best: object = metric.BEST
+        if best is not None and (isinstance(best, bool) or not isinstance(best, int | float) or not math.isfinite(best)):
+            yield f"has the metric {shown} with the BEST {best!r}; expected a number, or None"
         if not isinstance(name, str) or not name.strip() or "/" in name:
             yield f"has the metric {shown} with the NAME {name!r}; expected a text without '/'"
         elif name in seen:
@@ -178,38 +182,9 @@ def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
         yield f"has the HEADLINE_AGGREGATION {task.HEADLINE_AGGREGATION!r}; expected 'micro' or 'macro'"
 
 
-def _wrong_traits(metric: type[BaseMetric], shown: str) -> Iterator[str]:
-    """Attributes of a metric whose values would be misread: the text "no" would count as true."""
-    for trait in _METRIC_SWITCHES:
-        if not isinstance(getattr(metric, trait), bool):
-            yield f"has the metric {shown} with the {trait} {getattr(metric, trait)!r}; expected True or False"
-    for trait in _METRIC_NAMES:
-        names = getattr(metric, trait)
-        if not isinstance(names, list | tuple) or not all(map(_is_text, names)):
-            yield f"has the metric {shown} with the {trait} {names!r}; expected a tuple of names"
-    best: object = metric.BEST
-    if best is not None and (isinstance(best, bool) or not isinstance(best, int | float) or not math.isfinite(best)):
-        yield f"has the metric {shown} with the BEST {best!r}; expected a number, or None"
-
-
-def _fits(metric: type[BaseMetric], task: type[BaseTask[Any]]) -> bool:
-    return response_kind(metric) is not None if _asks_freely(task) else bool(metrics_for([metric], task.RESPONSE_TYPE))
-
-
-def _are_bounds(given: object) -> bool:
-    if given is None:
-        return True
-    numbers = isinstance(given, tuple) and all(isinstance(end, int | float) and not isinstance(end, bool) for end in given)
-    return numbers and isinstance(given, tuple) and len(given) == 2 and given[0] < given[1]
-
-
 def _asks_freely(task: type[BaseTask[Any]]) -> bool:
     """Whether the task makes its own samples, as a `DocTask` does: each may ask for another kind of response."""
     return task._create_samples is not BaseTask._create_samples
-
-
-def _asked(task: type[BaseTask[Any]]) -> str:
-    return "any response" if _asks_freely(task) else f"the response type ResponseType.{task.RESPONSE_TYPE.name}"
 
 
 def _expected(task: type[BaseTask[Any]]) -> str:
@@ -241,8 +216,13 @@ def load_task(
     elif is_foreign or spec.endswith((".yaml", ".yml")):
         opened = opened_registry(source if is_foreign else "lm_eval", folder, environments)
         task = adapter_task(opened.benchmark(foreign_name if is_foreign else spec, folder))
+    elif spec in registry:
+        task = registry[spec]
     else:
-        task = _registered(spec, registry)
+        raise TaskDefinitionError(
+            f"there is no task {spec!r}{did_you_mean(spec, registry)}; `eval-dagster tasks` lists all names, "
+            "and a task of your own is written path/to/file.py:Class"
+        )
     check_task(task)
     return task
 
@@ -260,37 +240,24 @@ def select_subjects(task: type[BaseTask[Any]], names: Sequence[Any] | None) -> l
     """
     if names is None:
         return list(task.SUBJECTS)
-    chosen = [_matching(task, name) for name in names]
-    return [subject for subject in task.SUBJECTS if any(subject in each for each in chosen)]
-
-
-def _matching(task: type[BaseTask[Any]], name: Any) -> list[Any]:
-    """The subjects with a name; at least one."""
-    wanted = [part.strip() for part in (map(subject_name, name) if isinstance(name, tuple) else subject_name(name).split(","))]
-    found = [subject for subject in task.SUBJECTS if _is_named(subject, wanted)]
-    if not found:
-        known = [subject_name(subject) for subject in task.SUBJECTS]
-        hint = did_you_mean(",".join(wanted), known) or f"; it has: {_listed(known)}"
-        raise TaskDefinitionError(f"task {task.NAME} has no subject {subject_name(name)!r}{hint}")
-    return found
-
-
-def _is_named(subject: Any, wanted: Sequence[str]) -> bool:
-    """Whether a name means a subject. A member of an enum has its value and its name as names."""
-    parts = subject if isinstance(subject, tuple) else (subject,)
-    known = [{subject_name(part), *([part.name] if isinstance(part, Enum) else [])} for part in parts]
-    fits = len(wanted) == len(known) and all(word == "*" or word in names for word, names in zip(wanted, known, strict=True))
-    # a plain name can contain commas
-    return fits or ",".join(wanted) in ("*", ",".join(part.strip() for part in subject_name(subject).split(",")))
-
-
-def _registered(name: str, registry: Mapping[str, type[BaseTask[Any]]]) -> type[BaseTask[Any]]:
-    if name not in registry:
-        raise TaskDefinitionError(
-            f"there is no task {name!r}{did_you_mean(name, registry)}; `eval-dagster tasks` lists all names, "
-            "and a task of your own is written path/to/file.py:Class"
-        )
-    return registry[name]
+    chosen: list[Any] = []
+    for name in names:
+        wanted = [part.strip() for part in (map(subject_name, name) if isinstance(name, tuple) else subject_name(name).split(","))]
+        found = []
+        for subject in task.SUBJECTS:
+            parts = subject if isinstance(subject, tuple) else (subject,)
+            # A member of an enum has its value and its name as names.
+            known = [{subject_name(part), *([part.name] if isinstance(part, Enum) else [])} for part in parts]
+            fits = len(wanted) == len(known) and all(word == "*" or word in each for word, each in zip(wanted, known, strict=True))
+            # A plain name can contain commas.
+            if fits or ",".join(wanted) in ("*", ",".join(part.strip() for part in subject_name(subject).split(","))):
+                found.append(subject)
+        if not found:
+            subjects = [subject_name(subject) for subject in task.SUBJECTS]
+            hint = did_you_mean(",".join(wanted), subjects) or f"; it has: {_listed(subjects)}"
+            raise TaskDefinitionError(f"task {task.NAME} has no subject {subject_name(name)!r}{hint}")
+        chosen += found
+    return [subject for subject in task.SUBJECTS if subject in chosen]
 
 
 def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
@@ -302,7 +269,10 @@ def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
     if isinstance(found, LightevalTaskConfig):
         return found.task_class(name, module.__name__, own.get("Metrics", Metrics))
     if _is_task(found):
-        return found if found.__module__ == module.__name__ else _adopted(found, name, module)
+        if found.__module__ == module.__name__:
+            return found
+        # A task of another module becomes one of this file, so that its version covers the file, which may set its values.
+        return type(found.__name__, (found,), {"__module__": module.__name__, "__qualname__": name, "__doc__": found.__doc__})
     if found is None:
         known = list(
             dict.fromkeys(
@@ -311,11 +281,6 @@ def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
         )
         raise TaskDefinitionError(f"{file} has no task {name!r}{did_you_mean(name, known)}; its tasks are: {_listed(known)}")
     raise TaskDefinitionError(f"{name} in {file} is no task: {_remedy(name, found)}")
-
-
-def _adopted(task: type[BaseTask[Any]], name: str, module: ModuleType) -> type[BaseTask[Any]]:
-    """A task of another module as a task of this file, so that its version covers the file, which may set its values."""
-    return type(task.__name__, (task,), {"__module__": module.__name__, "__qualname__": name, "__doc__": task.__doc__})
 
 
 def _is_task(value: object) -> TypeGuard[type[BaseTask[Any]]]:
@@ -352,19 +317,15 @@ def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any
             return load_file(file, folder), own
     except (Exception, SystemExit) as error:  # a script that ends the process when it is imported
         raised = error.__cause__ if isinstance(error, EndedError) and error.__cause__ is not None else error
-        where = f"{file}{_line_of(raised, file)}"
+        lines = [frame.lineno for frame in traceback.extract_tb(raised.__traceback__) if frame.filename == str(file)]
+        if isinstance(raised, SyntaxError) and raised.filename == str(file):
+            lines.append(raised.lineno)
+        where = f"{file}, line {lines[-1]}," if lines else str(file)
         if isinstance(error, TaskDefinitionError):
             raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
         reason = _missing_module(error, file, folder) or f"{shown_text(described(error))}{_place_in_neighbour(error, file)}"
         hint = _unused_neighbour(error, file, folder) or _later_python(error)
         raise TaskDefinitionError(f"{where} cannot be imported: {reason}{hint}") from error
-
-
-def _line_of(error: BaseException, file: Path) -> str:
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    if isinstance(error, SyntaxError) and error.filename == str(file):
-        lines.append(error.lineno)
-    return f", line {lines[-1]}," if lines else ""
 
 
 def _place_in_neighbour(error: BaseException, file: Path) -> str:

@@ -34,8 +34,7 @@ from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.delivery import notify
-from eval_dagster.project import Project
-from eval_dagster.remembered import Remembered, file, recall, remember
+from eval_dagster.project import Project, Remembered, recall, remember, remembered_file
 
 CONFIG = """
     models:
@@ -310,7 +309,7 @@ def test_a_broken_evals_yaml_is_told_before_it_costs_a_night(nights: Nights, pro
 
 def test_the_last_configuration_is_kept_without_secrets(project: Project) -> None:
     first = remember(project)
-    assert "s3cret" not in file(project.home).read_text()
+    assert "s3cret" not in remembered_file(project.home).read_text()
     project.config_path.write_text(project.config_path.read_text().replace("deadline_hours: 6", "deadline_hours: 7"))
     assert remember(Project.open()).since == first.since, "the cron is the same"
     project.config_path.write_text(project.config_path.read_text().replace('"30 2 * * *"', '"30 3 * * *"'))
@@ -320,7 +319,7 @@ def test_the_last_configuration_is_kept_without_secrets(project: Project) -> Non
     assert known is not None
     assert known.project.config.suites["nightly"].cron == "30 3 * * *"
     assert known.project.lake.configured == project.lake.configured, "the catalog marks the same evals and models"
-    file(project.home).write_text("{}")
+    remembered_file(project.home).write_text("{}")
     assert recall(project.home) is None
 
 
@@ -385,9 +384,9 @@ def test_the_command_pings_if_all_is_well_and_only_then(
     assert "nightly: no night was due since" in first.output
     assert "All is well" in first.output
     last = due_nights("nightly", project.config.suites["nightly"], after=datetime.now(UTC) - timedelta(days=2), until=datetime.now(UTC))[-1]
-    remembered = json.loads(file(project.home).read_text())
+    remembered = json.loads(remembered_file(project.home).read_text())
     remembered["since"] = {"nightly": (last.tick - timedelta(days=1)).isoformat()}
-    file(project.home).write_text(json.dumps(remembered))
+    remembered_file(project.home).write_text(json.dumps(remembered))
     nights.night(last.tick)
     _judge(project, datetime.now(UTC))
     second = CliRunner().invoke(app, ["check-nights", "--ping", "WATCH_URL"])
