@@ -25,7 +25,7 @@ from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, 
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.lake.remote.opening import mirror_lake, mirrored_url
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.pooled.elsewhere import open_handle
+from eval_dagster.models.pooled.handle import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file
 from eval_dagster.stores.shared_locks import SharedLocks
 from eval_dagster.stores.whole_files import replaced

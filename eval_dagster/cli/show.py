@@ -7,8 +7,7 @@ from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
 from eval_dagster.models.base import ExplainedHandle
-from eval_dagster.models.known_ways import known_ways
-from eval_dagster.models.usage import GenerationUsage, ScoringUsage
+from eval_dagster.models.usage import GenerationUsage, ScoringUsage, known_ways
 from eval_dagster.project import Project
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot

@@ -1,4 +1,7 @@
-"""The protocols of a model backend: a model is checked and versioned cheaply, loaded once, and asked many times."""
+"""The protocols of a model backend: a model is checked and versioned cheaply, loaded once, and asked many times.
+
+A backend cuts its texts at the first stop sequence by `cut_at_stop`.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -193,3 +196,9 @@ class ModelBackend(Protocol):
             home: The folder of all state.
         """
         ...
+
+
+def cut_at_stop(text: str, stop_sequences: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop sequence, and whether there is one."""
+    ends = [end for end in (text.find(stop) for stop in stop_sequences if stop) if end >= 0]
+    return (text[: min(ends)], True) if ends else (text, False)

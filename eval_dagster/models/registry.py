@@ -35,11 +35,32 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
     Raises:
         ConfigError: The backend is not installed, cannot be imported, or is not a backend.
     """
-    if is_file(config.backend):
-        return _opened(name, config, folder, home)
-    if config.backend not in _registered():
-        raise ConfigError(f"Model {name!r}: no installed package has the backend {config.backend!r}; install the one that does")
-    return _load(_registered()[config.backend]).open(name, config, folder=folder, home=home)
+    if not is_file(config.backend):
+        if config.backend not in _registered():
+            raise ConfigError(f"Model {name!r}: no installed package has the backend {config.backend!r}; install the one that does")
+        return _load(_registered()[config.backend]).open(name, config, folder=folder, home=home)
+    try:
+        module, backend = _class_in_file(config.backend, folder)
+    except ConfigError as error:
+        raise ConfigError(f"Model {name!r}: {error}") from error
+    handle = backend.open(name, config, folder=folder, home=home)
+    kind: Any = type(handle)
+
+    # The version covers the code of the file, and of what that imports from its folder.
+    def versioned(version: str) -> str:
+        return stable_hash([version, code_version(module)])
+
+    changed: dict[str, Any] = {"__slots__": (), "version": lambda self: versioned(kind.version(self))}
+    if isinstance(handle, WatchedHandle):
+
+        def declared_versions(self: Any) -> tuple[str, str]:
+            version, content = kind.declared_versions(self)
+            return versioned(version), content
+
+        changed["declared_versions"] = declared_versions
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    object.__setattr__(handle, "__class__", type(kind.__name__, (kind,), {**names, **changed}))
+    return handle
 
 
 def registered_sections() -> Mapping[str, type[ModelSection]]:
@@ -48,7 +69,15 @@ def registered_sections() -> Mapping[str, type[ModelSection]]:
     A backend that cannot be used has a section with any keys: the models of other backends stay usable, and `open_model` raises the
     reason.
     """
-    return {name: _section(entry) for name, entry in _registered().items() if name not in _BUILT_IN}
+    sections: dict[str, type[ModelSection]] = {}
+    for name, entry in _registered().items():
+        if name in _BUILT_IN:
+            continue
+        try:
+            sections[name] = _load(entry).SECTION
+        except ConfigError:
+            sections[name] = open_section(name)
+    return sections
 
 
 def is_file(backend: str) -> bool:
@@ -70,31 +99,6 @@ def section_in_file(backend: str, folder: Path) -> type[ModelSection]:
     name: Any = Literal[backend]
     named: Any = create_model(section.__name__, __base__=section, backend=(name, ...))
     return named  # type: ignore[no-any-return]
-
-
-def _opened(name: str, config: ModelConfig, folder: Path, home: Path) -> ModelHandle:
-    """The handle of a backend in a file. Its version covers the code of the file, and of what that imports from its folder."""
-    try:
-        module, backend = _class_in_file(config.backend, folder)
-    except ConfigError as error:
-        raise ConfigError(f"Model {name!r}: {error}") from error
-    handle = backend.open(name, config, folder=folder, home=home)
-    kind: Any = type(handle)
-
-    def versioned(version: str) -> str:
-        return stable_hash([version, code_version(module)])
-
-    changed: dict[str, Any] = {"__slots__": (), "version": lambda self: versioned(kind.version(self))}
-    if isinstance(handle, WatchedHandle):
-
-        def declared_versions(self: Any) -> tuple[str, str]:
-            version, content = kind.declared_versions(self)
-            return versioned(version), content
-
-        changed["declared_versions"] = declared_versions
-    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    object.__setattr__(handle, "__class__", type(kind.__name__, (kind,), {**names, **changed}))
-    return handle
 
 
 def _class_in_file(backend: str, folder: Path) -> tuple[ModuleType, type[ModelBackend]]:
@@ -131,13 +135,6 @@ def _entries() -> Sequence[EntryPoint]:
 
 def _registered() -> Mapping[str, EntryPoint]:
     return {entry.name: entry for entry in _entries()}
-
-
-def _section(entry: EntryPoint) -> type[ModelSection]:
-    try:
-        return _load(entry).SECTION
-    except ConfigError:
-        return open_section(entry.name)
 
 
 def _load(entry: EntryPoint) -> type[ModelBackend]:

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from eval_dagster.config.models import ScriptedModel
 from eval_dagster.errors import ModelError, ModelNotFoundError, described
-from eval_dagster.models.stop_texts import cut_at_stop
+from eval_dagster.models.base import cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
 from eval_dagster.users_code import calling, raised_at
@@ -71,7 +71,11 @@ class ScriptedHandle:
             function = self._resolve()
             code = code_version(*([function] if isinstance(function, FunctionType) else []), load_file(self._file.resolve()))
         elif self._function is not None:
-            code = _code_of(self._function)
+            try:
+                code = inspect.getsource(self._function)
+            except (OSError, TypeError):  # a function without a source file, or a callable object, has only its name
+                name = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+                code = f"{getattr(self._function, '__module__', '')}.{name}"
         table = {"answers": list(self._answers.items()), "default": self._default}
         return stable_hash({"backend": "scripted", "engine": ENGINE_VERSION, "code": code, **table})
 
@@ -103,8 +107,16 @@ class ScriptedHandle:
     def _look_up(self, request: Request) -> Answer:
         matches = (answer for key, answer in self._answers.items() if key in request.prompt)
         answer = next(matches, self._default)
-        if request.choices is not None:
-            return _loglikelihoods(answer, request.choices)
+        if request.choices is not None:  # the highest log-probability is at the answer; all are equal if no choice is or contains it
+            wanted = answer.strip()
+            texts = [choice.strip() for choice in request.choices]
+            chosen = next((index for index, text in enumerate(texts) if text == wanted), None)
+            if chosen is None and wanted:
+                chosen = next((index for index, text in enumerate(texts) if wanted in text), None)
+            if chosen is None:
+                return [-math.log(len(texts))] * len(texts)
+            rest = (1 - _PROBABILITY) / max(len(texts) - 1, 1)
+            return [math.log(_PROBABILITY if index == chosen else rest) for index in range(len(texts))]
         return [math.log(_TOKEN_PROBABILITY)] * len(request.prompt.split()) if request.perplexity else answer
 
     def _resolve(self) -> AnswerFunction | None:
@@ -140,7 +152,10 @@ class ScriptedResponder:
             self._handle.requests_seen += 1
             try:
                 with calling(f"the function of the model {self._handle.name}", request.request_id):
-                    response = self._answer(request)
+                    if request.choices is not None:
+                        response = self._scores(request, request.choices)
+                    else:
+                        response = self._perplexity(request) if request.perplexity else self._texts(request)
             except Exception as error:
                 response = ModelResponse(error=f"{described(error)}{raised_at(error)}", retryable=True)
             yield request, response
@@ -152,11 +167,6 @@ class ScriptedResponder:
     def gpus(self) -> int:
         """None."""
         return 0
-
-    def _answer(self, request: Request) -> ModelResponse:
-        if request.choices is not None:
-            return self._scores(request, request.choices)
-        return self._perplexity(request) if request.perplexity else self._texts(request)
 
     def _texts(self, request: Request) -> ModelResponse:
         settings = request.generation or GenerationSettings()
@@ -210,24 +220,3 @@ def _finite(answer: Sequence[float]) -> tuple[float, ...]:
     if not all(map(math.isfinite, logprobs)):
         raise ModelError(f"The function gave a log-probability that is no finite number: {logprobs}.")
     return logprobs
-
-
-def _loglikelihoods(answer: str, choices: Sequence[str]) -> list[float]:
-    """Log-probabilities with the highest one at `answer`; all equal if no choice is or contains it."""
-    wanted = answer.strip()
-    texts = [choice.strip() for choice in choices]
-    chosen = next((index for index, text in enumerate(texts) if text == wanted), None)
-    if chosen is None and wanted:
-        chosen = next((index for index, text in enumerate(texts) if wanted in text), None)
-    if chosen is None:
-        return [-math.log(len(choices))] * len(choices)
-    rest = (1 - _PROBABILITY) / max(len(choices) - 1, 1)
-    return [math.log(_PROBABILITY if index == chosen else rest) for index in range(len(choices))]
-
-
-def _code_of(function: AnswerFunction) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        # A function without a source file or a callable object has only its name.
-        return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"

@@ -1,8 +1,17 @@
-"""The work of a loaded model: tokens asked for, tokens that went through the network, and the way of computing."""
+"""The work of a loaded model: tokens asked for, tokens that went through the network, and the way of computing.
 
+The ways are kept, so that they can be shown before the next load.
+"""
+
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
+
+from eval_dagster.stores.whole_files import replaced
 
 
 @dataclass(kw_only=True)
@@ -108,3 +117,29 @@ class GenerationUsage(Usage):
     def computed(self) -> int:
         """Tokens of prompts and texts that went through the network."""
         return self.prompt_tokens_computed + self.tokens_decoded
+
+
+def remember_ways(home: Path, model: str, version: str, ways: Mapping[str, str]) -> None:
+    """Keep how a model in a version computed: by kind of work, a line with the way and the reason. The latest version is kept alone."""
+    if not ways:
+        return
+    file = _ways_file(home, model)
+    kept = {"version": version, "ways": {**known_ways(home, model, version), **ways}}
+    # What is not kept costs a line of `eval-dagster models`, and no run.
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(file) as made:
+            made.write_text(json.dumps(kept, indent=1, sort_keys=True), "utf-8")
+
+
+def known_ways(home: Path, model: str, version: str) -> Mapping[str, str]:
+    """How a model in a version computed when it was last loaded in this home; empty if it was not, or another version was loaded later."""
+    with suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+        kept = json.loads(_ways_file(home, model).read_text("utf-8"))
+        if kept["version"] == version:
+            return {str(kind): str(way) for kind, way in kept["ways"].items()}
+    return {}
+
+
+def _ways_file(home: Path, model: str) -> Path:
+    return home / "models" / "ways" / f"{model}.json"

@@ -21,7 +21,7 @@ from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.format.file_reading import read_table
 from eval_dagster.lake.tables.rows import answer_row, request_of
 from eval_dagster.models.base import EndingModel, Known, LocalModel, Look, Model, ModelHandle, SharingHandle, WatchedHandle
-from eval_dagster.models.known_ways import remember_ways
+from eval_dagster.models.usage import remember_ways
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, ModelResponse, Request

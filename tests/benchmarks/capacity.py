@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from eval_dagster.models.pooled.model import PooledModel
+from eval_dagster.models.pooled.handle import PooledModel
 from eval_dagster.models.pooled.worker import Batch
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.progress.reporting import SilentReporter

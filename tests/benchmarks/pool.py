@@ -21,8 +21,7 @@ from eval_dagster.config.workers import WorkersConfig
 from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.tables.rows import request_of
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.pooled.elsewhere import open_handle
-from eval_dagster.models.pooled.model import PooledModel
+from eval_dagster.models.pooled.handle import PooledModel, open_handle
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import LogReporter, SilentReporter, use_reporter
 from eval_dagster.project import Project

@@ -1,19 +1,37 @@
-"""The workers of a model: they are started, checked, loaded, replaced if they are lost, and ended."""
+"""The workers of a model: they are started, checked, loaded, replaced if they are lost, and ended.
 
+They run on a Ray cluster, which is reached by its address, or on a Ray of this machine alone.
+"""
+
+import importlib.util
+import logging
+import os
+import signal
 import socket
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.errors import ModelError
-from eval_dagster.models.pooled.cluster import alive_nodes, needs, room
-from eval_dagster.models.pooled.facts import Place, WorkerFacts, differences
-from eval_dagster.models.pooled.worker import Worker, WorkerTask
+from eval_dagster.errors import ConfigError, ModelError, RequirementError
+from eval_dagster.models.pooled.worker import Place, Worker, WorkerFacts, WorkerTask, differences
 from eval_dagster.models.usage import Usage
-from eval_dagster.progress.reporting import Reporter
+from eval_dagster.progress.reporting import Reporter, current_reporter
 
+_ADDRESS = "RAY_ADDRESS"
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""The variable by which Ray keeps to the loopback interface, on Linux too: `0`. Addresses of 127.0.0.1 are replaced without it."""
+_LOOPBACK = ("127.0.0.1:", "localhost:")
+_CONNECT_S = 20.0
+_STORE_BYTES = 200 * 2**20
+"""Memory for answers on their way, of a Ray that is started here."""
+_connected: list[tuple[str, str]] = []
+"""The address that this process was given, and the one of the cluster that it found: one element, or none."""
+_RESOURCES = (("CPU", "CPUs"), ("GPU", "GPUs"))
 _NOTE_S = 10.0
 """Seconds after which workers without room are reported."""
 _DEATHS_A_WORKER, _FEWEST_DEATHS = 3, 9
@@ -22,6 +40,110 @@ _MOST_FAILURES = 3
 """Workers that may fail to start, beyond the number of workers, before no further one is started."""
 _MOST_CONNECTIONS = 4096
 _NODE_LABEL = "ray.io/node-id"
+
+
+def require_ray(name: str) -> None:
+    """Raise `RequirementError` if Ray is not installed. `name` is the model's."""
+    if importlib.util.find_spec("ray") is None:
+        raise RequirementError(f"Model {name!r} has `workers`, which need Ray; install it by: pip install 'eval_dagster[ray]'")
+
+
+def connect(name: str, config: WorkersConfig) -> None:
+    """Connect this process to the cluster, once. Without an address, Ray is started on the loopback interface.
+
+    Raises:
+        RequirementError: Ray is not installed.
+        ConfigError: The interpreter of the workers is not there, and they are to run on this machine.
+        ModelError: No cluster answers at the address.
+    """
+    require_ray(name)
+    address = config.address or os.environ.get(_ADDRESS)
+    is_local = address in (None, "local")
+    if is_local or str(address).startswith(_LOOPBACK):
+        os.environ[_CLUSTERS] = "0"  # read where Ray is imported first
+    if is_local and config.python is not None and not Path(config.python).is_file():
+        raise ConfigError(f"Model {name!r}: `python` of its `workers`, {config.python}, does not exist. Correct it in evals.yaml.")
+    import ray
+
+    if ray.is_initialized():
+        _require_same(name, address)
+        return
+    if address is not None and address.startswith("ray://"):
+        raise ModelError(
+            f"Model {name!r}: `{_ADDRESS}` is {address}, by which no answers can be streamed; expected an address such as 10.0.0.1:6379. "
+            "Start the run on a machine of the cluster."
+        )
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if is_local:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing about a run leaves the machine
+        quiet |= {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
+    with current_reporter().track("connect to Ray", total=1, unit="cluster") as advance, _kept_handlers():
+        try:
+            host, colon, port = (address or "").rpartition(":")
+            if colon:  # if nothing listens there, Ray would wait a quarter of an hour
+                socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+            ray.init(address=address or "local", **quiet)
+        except Exception as error:
+            raise ModelError(
+                f"Model {name!r}: no Ray cluster answers at {address or 'this machine'} ({type(error).__name__}: {error}). Correct "
+                f"`address` of its `workers` in evals.yaml, or {_ADDRESS}; without both, Ray is started on this machine."
+            ) from error
+        advance()
+    found = ray.util.get_node_ip_address()
+    if is_local and found != "127.0.0.1":
+        ray.shutdown()
+        raise ModelError(
+            f"Model {name!r}: Ray would listen at {found}, which other machines reach; expected 127.0.0.1. Set {_CLUSTERS}=0 in the "
+            f"environment, or {_ADDRESS} to the address of a cluster."
+        )
+    _connected[:] = [(address or "local", ray.get_runtime_context().gcs_address)]
+
+
+def _require_same(name: str, address: str | None) -> None:
+    """Raise `ModelError` if this process is connected to another cluster than the one at an address."""
+    import ray
+
+    now = ray.get_runtime_context().gcs_address
+    # Where Ray was started by another part of the process, that cluster is meant.
+    if any(found == now and (address or "local") not in (asked, now) for asked, found in _connected):
+        raise ModelError(
+            f"Model {name!r}: its workers are to run at {address or 'this machine'}, but this process is connected to Ray at {now} for "
+            "another model. Give both the same `address` in evals.yaml, or run them one by one."
+        )
+
+
+@contextmanager
+def _kept_handlers() -> Iterator[None]:
+    """Keep the handler of SIGTERM, which Ray replaces: this process ends by its own rules."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def alive_nodes() -> set[str]:
+    """The ids of the nodes that answer."""
+    import ray
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def room() -> str:
+    """The resources of the cluster, all and free."""
+    import ray
+
+    total, free = ray.cluster_resources(), ray.available_resources()
+    amounts = [f"{total[key]:g} {word} ({free.get(key, 0.0):g} free)" if total.get(key) else f"no {word}" for key, word in _RESOURCES]
+    return f"{len(alive_nodes())} nodes, {', '.join(amounts)}"
+
+
+def needs(config: WorkersConfig) -> str:
+    """The resources that a worker asks of the cluster."""
+    return f"{config.cpus:g} CPUs and {config.gpus:g} GPUs"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,15 +205,20 @@ class Crew:
 
     def fill(self) -> None:
         """Start as many workers as are wanted and missing. They wait in the cluster until it has room."""
-        while len(self.members) < self.wanted and self._can_start():
-            member = Member(actor=self._actor())
+        import ray
+
+        while len(self.members) < self.wanted:
+            if self._failures > self.wanted + _MOST_FAILURES or (self.refusals and not alive_nodes() - self.refusals.keys()):
+                return  # a further worker would not answer either
+            if self._lifeline is None:
+                # Connections are never accepted: they wait in the queue of the system.
+                self._lifeline = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=_MOST_CONNECTIONS)
+            host, port = self._lifeline.getsockname()[:2]
+            task = replace(self.task, lifeline=(host, port))
+            member = Member(actor=new_actor(self.config, task, without=self.refusals))
             self.members.append(member)
             self.starting[member.actor.place.remote()] = member
             self._waiting_since = time.monotonic()
-
-    def _can_start(self) -> bool:
-        """Whether a further worker may be one that answers."""
-        return self._failures <= self.wanted + _MOST_FAILURES and (not self.refusals or bool(alive_nodes() - self.refusals.keys()))
 
     def settle(self, ref: Any) -> None:
         """Take the result of a worker that got a place, has described itself, or has loaded the model."""
@@ -101,7 +228,11 @@ class Crew:
         try:
             result = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
-            self._failed(member, error)
+            self._drop(member)
+            self._failures += 1
+            self._last_failure = f"{member.name}: {first_line(getattr(error, 'cause', error))}"
+            self.reporter.note(f"{self.name}: a worker could not start: {self._last_failure}")
+            self.fill()
         except ray.exceptions.RayError as error:
             self.lost(member, error)
         else:
@@ -110,29 +241,20 @@ class Crew:
                 self._waiting_since = time.monotonic()
                 self.starting[member.actor.describe.remote()] = member
             elif isinstance(result, WorkerFacts):
-                self._described(member, result)
+                if result.version == self.expected.version:
+                    self.starting[member.actor.load.remote()] = member
+                    return
+                assert member.place is not None, "`place` comes first"
+                reason = differences(result, self.expected)
+                self._drop(member)
+                self.refusals[member.place.node_id] = f"{member.name}: {reason}"
+                self.reporter.note(
+                    f"{self.name}: the worker {member.name} is refused, since it would answer as another model version: {reason}"
+                )
+                self.fill()
             else:
                 self.idle.append(member)
                 self.note_count()
-
-    def _described(self, member: Member, facts: WorkerFacts) -> None:
-        if facts.version == self.expected.version:
-            self.starting[member.actor.load.remote()] = member
-            return
-        assert member.place is not None, "`place` comes first"
-        reason = differences(facts, self.expected)
-        self._drop(member)
-        self.refusals[member.place.node_id] = f"{member.name}: {reason}"
-        self.reporter.note(f"{self.name}: the worker {member.name} is refused, since it would answer as another model version: {reason}")
-        self.fill()
-
-    def _failed(self, member: Member, error: Exception) -> None:
-        """Start another worker for one that could not load the model."""
-        self._drop(member)
-        self._failures += 1
-        self._last_failure = f"{member.name}: {first_line(getattr(error, 'cause', error))}"
-        self.reporter.note(f"{self.name}: a worker could not start: {self._last_failure}")
-        self.fill()
 
     def lost(self, member: Member, error: BaseException) -> bool:
         """Replace a worker that ended. Returns whether its node has ended with it, or cannot be reached."""
@@ -181,7 +303,13 @@ class Crew:
                 f"asks for {needs(self.config)}; the cluster has {room()}. "
                 f"Lower `cpus` or `gpus` of its `workers` in evals.yaml, or add nodes.{self._refused()}"
             )
-        self._note_waiting(now)
+        waiting = sum(member.place is None for member in self.members)
+        if waiting and now - self._waiting_since > _NOTE_S and self._noted != (len(self.members), waiting):
+            self._noted = (len(self.members), waiting)
+            self.reporter.note(
+                f"{self.name}: goes on with {len(self.members) - waiting} of {self.wanted} workers, since the cluster has no room for "
+                f"more: each asks for {needs(self.config)}, and there are {room()}"
+            )
 
     def _refused(self) -> str:
         """Lines about workers that were refused; empty without one."""
@@ -221,24 +349,6 @@ class Crew:
             self.idle.remove(member)
         if ray.is_initialized():  # it is not where the process ends
             ray.kill(member.actor)
-
-    def _note_waiting(self, now: float) -> None:
-        waiting = sum(member.place is None for member in self.members)
-        if waiting and now - self._waiting_since > _NOTE_S and self._noted != (len(self.members), waiting):
-            self._noted = (len(self.members), waiting)
-            self.reporter.note(
-                f"{self.name}: goes on with {len(self.members) - waiting} of {self.wanted} workers, since the cluster has no room for "
-                f"more: each asks for {needs(self.config)}, and there are {room()}"
-            )
-
-    def _actor(self) -> Any:
-        import ray
-
-        if self._lifeline is None:
-            # Connections are never accepted: they wait in the queue of the system.
-            self._lifeline = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=_MOST_CONNECTIONS)
-        host, port = self._lifeline.getsockname()[:2]
-        return new_actor(self.config, replace(self.task, lifeline=(host, port)), without=self.refusals)
 
 
 def new_actor(config: WorkersConfig, task: WorkerTask, *, without: Mapping[str, str] | Sequence[str] = ()) -> Any:

@@ -122,10 +122,19 @@ def _order(request: Request) -> tuple[bool, str, str]:
 
 def _costs(ordered: Sequence[Request]) -> _Costs:
     shared = [0.0, *(_shared(before, after) / _CHARACTERS_A_TOKEN for before, after in pairwise(ordered))]
-    read = [_tokens_read(request) - common for request, common in zip(ordered, shared, strict=True)]
-    written = [_tokens_written(request) for request in ordered]
-    work = [1 + tokens + _WORK_OF_A_TEXT_TOKEN * text for tokens, text in zip(read, written, strict=True)]
-    return _Costs(shared=shared, until=[0.0, *accumulate(work)], tokens=sum(read) + sum(written))
+    tokens, until = 0.0, [0.0]
+    for request, common in zip(ordered, shared, strict=True):
+        choices = sum(len(choice) for choice in request.choices or ())
+        unconditioned = len(request.unconditioned_prompt) + choices if request.unconditioned_prompt is not None else 0
+        read = (len(request.prompt) + choices + unconditioned) / _CHARACTERS_A_TOKEN - common
+        written = 0.0
+        if request.generation is not None:
+            most = request.generation.max_tokens
+            written = _TEXT_TOKENS if most is None else min(most / 4, _LONGEST_TEXT_TOKENS)
+            written *= request.generation.num_samples
+        tokens += read + written
+        until.append(until[-1] + (1 + read + _WORK_OF_A_TEXT_TOKEN * written))
+    return _Costs(shared=shared, until=until, tokens=tokens)
 
 
 def _best_cut(costs: _Costs, start: int, end: int) -> int | None:
@@ -151,17 +160,3 @@ def _shared(one: Request, other: Request) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _tokens_read(request: Request) -> float:
-    choices = sum(len(choice) for choice in request.choices or ())
-    unconditioned = len(request.unconditioned_prompt or "") + choices if request.unconditioned_prompt is not None else 0
-    return (len(request.prompt) + choices + unconditioned) / _CHARACTERS_A_TOKEN
-
-
-def _tokens_written(request: Request) -> float:
-    if request.generation is None:
-        return 0.0
-    most = request.generation.max_tokens
-    expected = _TEXT_TOKENS if most is None else min(most / 4, _LONGEST_TEXT_TOKENS)
-    return expected * request.generation.num_samples

@@ -1,8 +1,9 @@
-"""The process of a worker: it opens the model from its section of evals.yaml, loads it once, and streams answers."""
+"""The process of a worker: it reports about itself, opens the model from its section of evals.yaml, loads it once, and streams answers."""
 
 import os
 import socket
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,16 +19,77 @@ from typing import Any
 from eval_dagster.config.models import ModelSection, ScriptedModel, TransformersModel, VllmModel
 from eval_dagster.errors import ConfigError, ModelNotFoundError
 from eval_dagster.models.base import ConversationalHandle, Model, ModelHandle, VaryingHandle
-from eval_dagster.models.pooled.facts import Place, WorkerFacts, installed_packages
 from eval_dagster.models.registry import is_file, open_model, registered_sections, section_in_file
 from eval_dagster.models.transformers.network.devices import device_kind, device_of
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
 
+_FIRST = ("python", "torch", "transformers", "tokenizers", "llguidance", "pillow", "vllm", "eval_dagster")
+"""Packages that are named first if several differ."""
+_MOST = 6
+"""Most packages that a message names."""
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _CONNECT_S = 10.0
 _MOST_ANSWERS = 64
 """Most answers of a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of a worker."""
+
+    node: str
+    """Address of its node."""
+    node_id: str
+    """The cluster's name of its node."""
+    pid: int
+
+    @property
+    def name(self) -> str:
+        """Node and process."""
+        return f"{self.node}:{self.pid}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerFacts:
+    """A worker before it loads the model."""
+
+    version: str
+    """The version of the model as this worker would answer."""
+    content: str
+    """The version of the model without its engine."""
+    template: str
+    """The version of the chat template."""
+    takes_messages: bool
+    answers_vary: bool
+    device: str
+    """What the model would run on; empty if its backend does not say."""
+    packages: Mapping[str, str]
+    """Versions of all installed packages, and of Python."""
+
+
+def installed_packages() -> dict[str, str]:
+    """Versions of all installed packages, and of Python."""
+    found = {each.metadata["Name"].lower().replace("_", "-"): each.version for each in metadata.distributions() if each.metadata["Name"]}
+    return found | {"python": ".".join(map(str, sys.version_info[:3]))}
+
+
+def differences(found: WorkerFacts, expected: WorkerFacts) -> str:
+    """The differences that make a worker another model version."""
+    parts: list[str] = []
+    if found.content != expected.content:
+        parts.append(f"its weights, tokenizer or chat template are others ({found.content}, expected {expected.content})")
+    if found.device != expected.device:
+        parts.append(f"it runs on {found.device or 'no device'}, expected {expected.device or 'no device'}")
+    both = found.packages.keys() | expected.packages.keys()
+    names = [name for name in both if found.packages.get(name) != expected.packages.get(name)]
+    if names:
+        first = {name.replace("_", "-"): index for index, name in enumerate(_FIRST)}
+        names.sort(key=lambda name: (first.get(name, len(first)), name))
+        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+        shown = [f"{name} {found.packages.get(name, 'missing')} (expected {expected.packages.get(name, 'none')})" for name in names[:_MOST]]
+        parts.append(f"packages: {', '.join(shown)}{more}")
+    return "; ".join(parts) or "neither weights, device nor packages differ, but its settings or code do"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,19 +13,15 @@ from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError, ModelUnreachableError
 from eval_dagster.models.base import FindKnown, Look
 from eval_dagster.models.served.calls.answers import BadAnswerError
-from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError
-from eval_dagster.models.served.calls.secrets import Headers, headers_of
+from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError, headers_of
 from eval_dagster.models.served.calls.threads import result_of
-from eval_dagster.models.served.looking import look_calls
-from eval_dagster.models.served.model import ServedModel
+from eval_dagster.models.served.looking import Watch, look_calls
+from eval_dagster.models.served.model import Replica, ServedModel
 from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
-from eval_dagster.models.served.replicas import Replica
-from eval_dagster.models.served.scoring.local_tokenizer import LocalTokenizer
 from eval_dagster.models.served.scoring.tokenizer_check import require_same_tokens
-from eval_dagster.models.served.spend.spend import CappedClient, Spend
-from eval_dagster.models.served.watch.canaries import is_chat
-from eval_dagster.models.served.watch.epochs import Epoch, minute
-from eval_dagster.models.served.watching import Watch
+from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
+from eval_dagster.models.served.spend import CappedClient, Spend
+from eval_dagster.models.served.watch import Epoch, is_chat, minute
 from eval_dagster.models.transformers.weights.tokenizer_files import open_tokenizer
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
@@ -82,13 +78,11 @@ def declared(models: Any, name: str) -> tuple[Mapping[str, Any] | None, list[str
     entries = models.get("data") if isinstance(models, dict) else models
     listed = [each for each in (entries if isinstance(entries, list) else ()) if isinstance(each, dict) and isinstance(each.get("id"), str)]
     names = [each["id"] for each in listed]
-    known = next((each for each in listed if name == each["id"] or name in _aliases(each)), None)
-    return (None if known is None else {key: value for key, value in sorted(known.items()) if key in _FACTS}), names
-
-
-def _aliases(entry: Mapping[str, Any]) -> list[Any]:
-    found = entry.get("aliases")
-    return found if isinstance(found, list) else []
+    for each in listed:
+        aliases = each.get("aliases")
+        if name == each["id"] or (isinstance(aliases, list) and name in aliases):
+            return {key: value for key, value in sorted(each.items()) if key in _FACTS}, names
+    return None, names
 
 
 def declared_length(facts: Mapping[str, Any]) -> int | None:
@@ -133,12 +127,18 @@ class ServedHandle:
             self._tokenizer.check()
         before = self._last_state()
         try:
-            found = self._found(before)
+            found = self._declared(self._config.base_url)
         except ModelUnreachableError as error:
-            if before is None:
-                raise ModelNotFoundError(str(error)) from None
-            self._down = str(error)
-            raise
+            for address in self._config.replicas:  # another server may answer that does not contradict what is known
+                with suppress(EvalDagsterError):
+                    found = self._declared(address)
+                    if before is None or not found or found == before.facts:
+                        break
+            else:
+                if before is None:
+                    raise ModelNotFoundError(str(error)) from None
+                self._down = str(error)
+                raise
         self._down = None
         # A server that is starting may declare nothing yet.
         self._state = EndpointState(facts=found or (before or EndpointState()).facts)
@@ -222,7 +222,17 @@ class ServedHandle:
             ModelError: The two tokenizers differ, or cannot be compared.
         """
         if self._tokenizer is not None:
-            self._compare(self._tokenizer, headers_of(self._name, self._config))
+            local, headers = self._tokenizer, headers_of(self._name, self._config)
+
+            async def compare() -> None:
+                async with CappedClient(self._name, self._config, headers, self._spend) as client:
+                    await require_same_tokens(self._name, self._config, client, local)
+
+            local.tokens("", add_special_tokens=False)  # loaded here, where progress is reported
+            try:
+                result_of(compare)
+            except BadAnswerError as error:
+                raise ModelError(f"Model {self._name!r}: its `tokenizer` cannot be compared with that of the server: {error}") from None
         return self._model(self._config, self._replicas())
 
     def _replicas(self) -> list[Replica]:
@@ -263,17 +273,6 @@ class ServedHandle:
         context = declared_length(self._known().facts)
         headers, spend, pace = headers_of(self._name, config), self._spend, pace or self._pace
         return ServedModel(self._name, config, headers, pace, spend, tokenizer=self._tokenizer, context=context, replicas=replicas)
-
-    def _compare(self, local: LocalTokenizer, headers: Headers) -> None:
-        async def compare() -> None:
-            async with CappedClient(self._name, self._config, headers, self._spend) as client:
-                await require_same_tokens(self._name, self._config, client, local)
-
-        local.tokens("", add_special_tokens=False)  # loaded here, where progress is reported
-        try:
-            result_of(compare)
-        except BadAnswerError as error:
-            raise ModelError(f"Model {self._name!r}: its `tokenizer` cannot be compared with that of the server: {error}") from None
 
     def _pace(self, address: str | None = None) -> Pace:
         config = self._config
@@ -323,18 +322,6 @@ class ServedHandle:
         looked_at = minute(self._watch.epoch.looked_at)
         state = f"as the look at {looked_at} UTC found it" if looked_at else "as it was last known"
         return Look(down=problem, warnings=(f"{problem} Cached answers of {self._name} are used, {state}.",))
-
-    def _found(self, before: EndpointState | None) -> Mapping[str, Any]:
-        """The declaration of the first server; if it is down, of another that does not contradict `before`. Raises as `_declared` does."""
-        try:
-            return self._declared(self._config.base_url)
-        except ModelUnreachableError:
-            for address in self._config.replicas:
-                with suppress(EvalDagsterError):
-                    found = self._declared(address)
-                    if before is None or not found or found == before.facts:
-                        return found
-            raise
 
     def _declared(self, base_url: str) -> Mapping[str, Any]:
         """A server's declaration of the model. A server without a list of models declares nothing."""

@@ -1,27 +1,50 @@
-"""A look at a server: it is asked canaries and some cached requests again, each twice, and the answers are compared with earlier ones."""
+"""Looks at a server, to find a change of the model behind a name. One process at a time looks, and records what it saw.
 
+In a look it is asked canaries and some cached requests again, each twice, and the answers are compared with earlier ones.
+"""
+
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.models.base import Known
+from eval_dagster.models.base import Known, Look
 from eval_dagster.models.served.calls.answers import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
 from eval_dagster.models.served.model import ServedModel
 from eval_dagster.models.served.scoring.responses import CallReply, report_of
-from eval_dagster.models.served.watch.canaries import MOST_TOKENS, canaries_by_name, canary_call
-from eval_dagster.models.served.watch.change_test import Answer, Change, Compared, differences
-from eval_dagster.models.served.watch.epochs import ALLOWED, Answers, Epoch, answer_rows
-from eval_dagster.progress.reporting import SilentReporter, use_reporter
+from eval_dagster.models.served.watch import (
+    ALLOWED,
+    MOST_TOKENS,
+    Answer,
+    Answers,
+    Change,
+    Compared,
+    Epoch,
+    EpochFile,
+    answer_rows,
+    canaries_by_name,
+    canary_call,
+    differences,
+    minute,
+)
+from eval_dagster.progress.reporting import SilentReporter, current_reporter, use_reporter
 from eval_dagster.records import ModelResponse, Request
+from eval_dagster.stores.locks import locked
 
 MOST = 10
 """Requests that are asked again in a look."""
 _MOST_CHOICE_TOKENS = 30
 """Tokens of all choices among them, since a server may need a call for each."""
+_TIMES = 2
+"""How often a question is asked in a look, so that the noise of the server is measured."""
+_FEWEST_CANARIES = 10
+"""Fewer notice nothing."""
 
 
 def chosen(known: Sequence[Known]) -> Iterator[tuple[Request, Answer]]:
@@ -31,14 +54,19 @@ def chosen(known: Sequence[Known]) -> Iterator[tuple[Request, Answer]]:
         if row["error"] is not None or count == MOST:
             continue
         if request.choices is None:
-            asked = _beginning(request)
+            settings = request.generation
+            if settings is None or settings.temperature > 0:  # the text is drawn at random
+                continue
+            most = MOST_TOKENS if settings.max_tokens is None else min(MOST_TOKENS, settings.max_tokens)
+            asked = replace(request, generation=replace(settings, max_tokens=most, num_samples=1))
         else:
             size = sum(map(len, row["choice_token_logprobs"]))
-            asked = replace(request, unconditioned_prompt=None) if tokens + size <= _MOST_CHOICE_TOKENS else None
-            tokens += size if asked else 0
-        if asked is not None:
-            count += 1
-            yield asked, cached_answer(row)
+            if tokens + size > _MOST_CHOICE_TOKENS:
+                continue
+            tokens += size
+            asked = replace(request, unconditioned_prompt=None)
+        count += 1
+        yield asked, cached_answer(row)
 
 
 def cached_answer(row: Mapping[str, Any]) -> Answer:
@@ -57,25 +85,10 @@ def answer_of(response: ModelResponse) -> Answer | None:
     return _of_choices(response.logprobs, response.token_logprobs)
 
 
-def _beginning(request: Request) -> Request | None:
-    """The request for the first tokens of its first text; None where texts are drawn at random."""
-    settings = request.generation
-    if settings is None or settings.temperature > 0:
-        return None
-    most = MOST_TOKENS if settings.max_tokens is None else min(MOST_TOKENS, settings.max_tokens)
-    return replace(request, generation=replace(settings, max_tokens=most, num_samples=1))
-
-
 def _of_choices(sums: Sequence[float], tokens: Sequence[Sequence[float]]) -> Answer:
     """The log-probabilities of choices as if each were one token: their errors grow with the root of the number of tokens."""
     values = tuple(total / math.sqrt(max(1, len(each))) for total, each in zip(sums, tokens, strict=True))
     return Answer(text="", tokens=tuple(map(str, range(len(values)))), logprobs=values)
-
-
-_TIMES = 2
-"""How often a question is asked in a look, so that the noise of the server is measured."""
-_FEWEST_CANARIES = 10
-"""Fewer notice nothing."""
 
 
 @dataclass(kw_only=True)
@@ -138,9 +151,10 @@ class Seen:
     def row(self) -> dict[str, Any]:
         """The columns of `endpoint_states` that a look has."""
         change, rows = self.change, [each.row() for each in self.questions]
+        outcome = "different" if change.is_significant else ALLOWED if self.is_allowed else "same"
         return {
             "looked_at": self.at,
-            "outcome": self._outcome,
+            "outcome": outcome if change.n_compared else "first",
             "fingerprint": self.fingerprint,
             "n_calls": self.calls,
             "n_failed": len(self._failed),
@@ -164,14 +178,6 @@ class Seen:
         parts += [noise] if self.is_allowed else []
         parts += [f"{len(failed)} of {len(self.questions)} questions failed, the first by {failed[0].error}"] if failed else []
         return "; ".join(parts)
-
-    @property
-    def _outcome(self) -> str:
-        if not self.change.n_compared:
-            return "first"
-        if self.change.is_significant:
-            return "different"
-        return ALLOWED if self.is_allowed else "same"
 
     @property
     def _failed(self) -> list[Question]:
@@ -200,7 +206,14 @@ class Looker:
             for name in self._canaries
         ]
         for _ in range(_TIMES):
-            self._ask_canaries(canaries)
+            waiting = list(canaries)
+            if self._with_logprobs:  # the first call finds out whether the server accepts them
+                [reply] = self._replies(waiting[:1])
+                self._with_logprobs = not (isinstance(reply, BadAnswerError) and reply.kind == "ServerError" and not reply.helps_to_retry)
+                if self._with_logprobs:
+                    _note(waiting.pop(0), reply)
+            for each, reply in zip(waiting, self._replies(waiting), strict=True):
+                _note(each, reply)
         again = [Question(asked=request.request_id, is_canary=False, reference=(answer,)) for request, answer in self._known]
         self._ask_again(again)
         questions = [*canaries, *again]
@@ -214,16 +227,6 @@ class Looker:
             cost=None if None in self._costs else math.fsum(each or 0.0 for each in self._costs),
             fingerprint=self._fingerprint,
         )
-
-    def _ask_canaries(self, canaries: Sequence[Question]) -> None:
-        waiting = list(canaries)
-        if self._with_logprobs:  # the first call finds out whether the server accepts them
-            [reply] = self._replies(waiting[:1])
-            self._with_logprobs = not (isinstance(reply, BadAnswerError) and reply.kind == "ServerError" and not reply.helps_to_retry)
-            if self._with_logprobs:
-                _note(waiting.pop(0), reply)
-        for each, reply in zip(waiting, self._replies(waiting), strict=True):
-            _note(each, reply)
 
     def _replies(self, canaries: Sequence[Question]) -> list[CallReply | BadAnswerError]:
         calls = [canary_call(self._canaries[each.asked], self._config, with_logprobs=self._with_logprobs) for each in canaries]
@@ -284,3 +287,100 @@ def _note(question: Question, reply: CallReply | BadAnswerError) -> None:
 def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
     values = [row[name] for row in rows if row[name] is not None]
     return math.fsum(values) / len(values) if values else None
+
+
+class Watch:
+    """Looks at one server, which is asked for one model in one way."""
+
+    def __init__(self, name: str, config: OpenAIModel, home: Path, endpoint: str) -> None:
+        """`name` is the model's in evals.yaml; `endpoint` identifies what is asked, and how."""
+        self._name = name
+        self._config = config
+        self._lock = home / "endpoints" / "epochs" / f"{endpoint}.lock"
+        self._file = EpochFile(self._lock.with_suffix(".json"), endpoint, home)
+        self._epoch: Epoch | None = None
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch of the last look that this process knows."""
+        if self._epoch is None:
+            self._epoch = self._file.read()
+        return self._epoch
+
+    def last_facts(self) -> Mapping[str, Any] | None:
+        """The server's declaration at the newest recorded look; None before the first."""
+        return self._file.last_facts()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait until no other process looks, and take the epoch that it left. Two processes that see one change begin one epoch."""
+        with current_reporter().track(f"canaries of {self._name}", total=1, unit="looks") as advance, locked(self._lock):
+            self._epoch = self._file.read_newest()
+            yield
+            advance()
+
+    def look(self, model: ServedModel, config: OpenAIModel, known: Sequence[Known], facts: Mapping[str, Any], run_id: str) -> Look:
+        """Look once, and again if the first look found a change. If the second one finds it too, an epoch begins.
+
+        Raises:
+            StoppedError: No request can succeed. Nothing is recorded.
+        """
+        looker = Looker(model, config, known)
+        rounds = [looker.look(self.epoch)]
+        if rounds[0].change.is_significant:
+            rounds.append(looker.look(self.epoch))
+        is_changed = all(seen.change.is_significant for seen in rounds)
+        before, last = self.epoch, rounds[-1]
+        if is_changed and config.pin is None:
+            after = before.next(last.answers(), last.at)
+        else:
+            after = before.after(last.answers(), last.at, is_allowed=last.is_allowed)
+        message = self._message(last, before, is_changed=is_changed)
+        self._file.write(
+            after,
+            [self._row(seen, before, facts, run_id, "a second look follows") for seen in rounds[:-1]]
+            + [self._row(last, after, facts, run_id, message) | {"epoch_rose": after.number > before.number}],
+            run_id,
+        )
+        self._epoch = after
+        return Look(
+            warnings=(message,) if is_changed or not last.answers() else (),
+            notes={"endpoint": f"epoch {after.number}: {message}"},
+            cost=math.fsum(seen.cost or 0.0 for seen in rounds),
+        )
+
+    def difference(self, model: ServedModel, config: OpenAIModel) -> str | None:
+        """How the answers of another server of the model differ from the epoch's; None if they do not. Nothing is recorded."""
+        looker = Looker(model, config, ())
+        rounds = [looker.look(self.epoch)]
+        if rounds[0].change.is_significant:
+            rounds.append(looker.look(self.epoch))
+        return f"its answers differ: {rounds[-1].described()}" if all(seen.change.is_significant for seen in rounds) else None
+
+    def _row(self, seen: Seen, epoch: Epoch, facts: Mapping[str, Any], run_id: str, message: str) -> dict[str, Any]:
+        return {
+            "model": self._name,
+            "base_url": self._config.base_url,
+            "name": self._config.model,
+            "run_id": run_id,
+            **seen.row(),
+            "message": message,
+            "epoch": epoch.number,
+            "epoch_began_at": epoch.began_at or seen.at,
+            "epoch_rose": False,
+            "facts": json.dumps(facts, sort_keys=True),
+        }
+
+    def _message(self, seen: Seen, before: Epoch, *, is_changed: bool) -> str:
+        where = f"{self._config.model} at {self._config.base_url}"
+        if not seen.answers():
+            return (
+                f"no canary was answered, so that a change of {where} is not noticed (`canaries: 0` switches them off): {seen.described()}"
+            )
+        if not is_changed:
+            return seen.described()
+        since = f" since {minute(before.began_at)} UTC" if before.began_at else ""
+        changed = f"the answers of {where} changed{since} ({seen.described()})"
+        if self._config.pin is None:
+            return f"{changed}: another model is behind the name. All requests of {self._name} are asked anew, in epoch {before.number + 1}"
+        return f"{changed}. Earlier answers of {self._name} stay valid because `pin` is set; change `pin` if it is another model"

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -17,11 +17,11 @@ from eval_dagster.models.served.calls.client import Client, StoppedError
 from eval_dagster.models.served.calls.threads import Put
 from eval_dagster.models.served.pace.attempts import Attempts
 from eval_dagster.models.served.pace.pacing import Pace
-from eval_dagster.models.served.scoring.local_tokenizer import LocalTokenizer
 from eval_dagster.models.served.scoring.responses import CallReply, failed, refused, score_response, text_response
 from eval_dagster.models.served.scoring.score_planning import ScorePlanner
 from eval_dagster.models.served.scoring.scoring import ScorePlan
-from eval_dagster.models.served.watch.canaries import PROMPTS, canary_call
+from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
+from eval_dagster.models.served.watch import PROMPTS, canary_call
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.records import ModelResponse, Request
 
@@ -54,7 +54,10 @@ class AnsweringNames:
             BadAnswerError: Another model answered.
             StoppedError: Only another model answers.
         """
-        if not found or _is_name_of(found, self._expected):
+        # A name may lack the folder before it, and have a date after it.
+        short, wanted = (found or "").rpartition("/")[2], self._expected.rpartition("/")[2]
+        is_wanted = short.startswith(wanted) and (short == wanted or _DATE.fullmatch(short.removeprefix(wanted)) is not None)
+        if not found or found == self._expected or is_wanted:
             self._is_right = True
             return
         self._others += 1
@@ -64,14 +67,6 @@ class AnsweringNames:
                 f"model, set `served_as: {cut(found)}` in evals.yaml; else correct `model`."
             )
         raise BadAnswerError(f"another model answered: {cut(found)!r}; expected {self._expected!r}")
-
-
-def _is_name_of(found: str, expected: str) -> bool:
-    """Whether a name is the expected one, with or without the folder before it and the date after it."""
-    if found == expected:
-        return True
-    short, wanted = found.rpartition("/")[2], expected.rpartition("/")[2]
-    return short.startswith(wanted) and (short == wanted or _DATE.fullmatch(short.removeprefix(wanted)) is not None)
 
 
 class AnswerHabits:
@@ -93,36 +88,29 @@ class AnswerHabits:
             BadAnswerError: It has the id of the answer to another request, or it has no text, and others show that the server lost it.
         """
         if reply.answer_id is not None:
-            self._require_new(reply.answer_id, body)
-        if isinstance(reply.content, Text):
-            self._require_text(reply, reply.content)
-
-    def _require_new(self, answer_id: str, body: Mapping[str, Any]) -> None:
-        """Require that an answer is not the one to another request, by its id.
-
-        A server that repeats ids more often than it gives new ones has none. Until that is seen, a repeated id is a wrong answer.
-        """
-        asked = hash(json.dumps(body, sort_keys=True))
-        first = self._first_bodies.setdefault(hash(answer_id), asked)
-        if first != asked:
-            self._repeated_ids += 1
-            if self._repeated_ids <= _FEWEST_REPEATED or self._repeated_ids < len(self._first_bodies):
-                raise BadAnswerError(f"the server gave the answer to another request again, {cut(answer_id)!r}")
-
-    def _require_text(self, reply: Reply, found: Text) -> None:
-        """Require that an answer without a text has reasoning, or a count of its tokens, as the server's other answers have or have not."""
+            # A server that repeats ids more often than it gives new ones has none. Until that is seen, a repeated id is a wrong answer.
+            asked = hash(json.dumps(body, sort_keys=True))
+            if self._first_bodies.setdefault(hash(reply.answer_id), asked) != asked:
+                self._repeated_ids += 1
+                if self._repeated_ids <= _FEWEST_REPEATED or self._repeated_ids < len(self._first_bodies):
+                    raise BadAnswerError(f"the server gave the answer to another request again, {cut(reply.answer_id)!r}")
+        found = reply.content
+        if not isinstance(found, Text):
+            return
         if found.text or found.tool_calls:
             self._are_counted.add(reply.output_tokens is not None)
             self._has_reasoning |= found.reasoning is not None
-        elif found.finish_reason == "length":
             return
-        elif found.reasoning is not None and not self._has_reasoning:
+        # An answer without a text has reasoning, or a count of its tokens, as the server's other answers have or have not.
+        if found.finish_reason == "length":
+            return
+        if found.reasoning is not None and not self._has_reasoning:
             raise BadAnswerError(
                 "all of the answer is reasoning, and no other answer of the server has text and reasoning. Look at the server's parser of "
                 f"reasoning; the reasoning: {cut(found.reasoning)!r}",
                 most_attempts=FEW_ATTEMPTS,
             )
-        elif found.reasoning is None and reply.output_tokens is None and self._are_counted != {False}:
+        if found.reasoning is None and reply.output_tokens is None and self._are_counted != {False}:
             raise BadAnswerError(
                 "the text is empty, and the server does not count its tokens, as it does for others", most_attempts=FEW_ATTEMPTS
             )
@@ -155,7 +143,8 @@ class Series:
         self._put = put
         self._attempts = Attempts(name, config, pace, down_after_s=down_after_s, probe=self._probe)
         self._tokenizer = tokenizer
-        self._planner = ScorePlanner(name, config, self._planned)
+        # Calls of a server's tokenizer do not count as requests, because the model does not work for them.
+        self._planner = ScorePlanner(name, config, self._attempts.make_unpaced)
         self._names = AnsweringNames(name, config)
         self._probes = 0
         self._habits = AnswerHabits()
@@ -195,24 +184,36 @@ class Series:
 
     async def replies(self, calls: Sequence[Call]) -> list[CallReply | BadAnswerError]:
         """The replies to calls that belong to no request."""
+
+        async def reply(call: Call) -> CallReply | BadAnswerError:
+            try:
+                return await self._call(call, has_place=False)
+            except BadAnswerError as error:
+                return error
+
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._reply(call)) for call in calls]
+            tasks = [group.create_task(reply(call)) for call in calls]
         return [task.result() for task in tasks]
-
-    async def _reply(self, call: Call) -> CallReply | BadAnswerError:
-        try:
-            return await self._call(call, has_place=False)
-        except BadAnswerError as error:
-            return error
-
-    async def _planned(self, plan: Callable[[], Awaitable[ScorePlan]]) -> ScorePlan:
-        """Try to plan. Calls of a server's tokenizer do not count as requests, because the model does not work for them."""
-        return await self._attempts.make_unpaced(plan)
 
     async def _answer(self, request: Request, plan: ScorePlan | None) -> None:
         """Answer a request whose first call has its place."""
+        config = self._config
         try:
-            response = await (self._text(request) if plan is None else self._scores(request, plan))
+            if plan is not None:
+                calls = self._planner.calls(plan)
+            else:
+                encode = self._tokenizer.prompt if self._tokenizer is not None and config.send == "tokens" else None
+                calls = text_calls(request, config, encode, self._context)
+        except ModelError as error:
+            self._pace.failed()
+            self._put((request, refused(error)))
+            return
+        try:
+            replies = await self._calls(calls)
+            if plan is None:
+                response = text_response(request, replies, config.price)
+            else:
+                response = score_response(request, plan, replies, config.price)
         except BadAnswerError as error:
             response = failed(error, self._config.price)
         except StoppedError as error:
@@ -223,18 +224,6 @@ class Series:
                 self._on_stop(error)
             return
         self._put((request, response))
-
-    async def _text(self, request: Request) -> ModelResponse:
-        try:
-            encode = self._tokenizer.prompt if self._tokenizer is not None and self._config.send == "tokens" else None
-            calls = text_calls(request, self._config, encode, self._context)
-        except ModelError as error:
-            self._pace.failed()
-            return refused(error)
-        return text_response(request, await self._calls(calls), self._config.price)
-
-    async def _scores(self, request: Request, plan: ScorePlan) -> ModelResponse:
-        return score_response(request, plan, await self._calls(self._planner.calls(plan)), self._config.price)
 
     async def _calls(self, calls: Sequence[Call]) -> list[CallReply]:
         """Send the calls of a request, of which the first has its place. If one fails, the others are not sent any more."""

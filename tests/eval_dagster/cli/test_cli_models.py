@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from eval_dagster.cli.show import list_models
-from eval_dagster.models.known_ways import known_ways, remember_ways
 from eval_dagster.models.transformers.network import devices
+from eval_dagster.models.usage import known_ways, remember_ways
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.errors import ModelError, PromptTooLongError
-from eval_dagster.models.stop_texts import cut_at_stop
+from eval_dagster.models.base import cut_at_stop
 from eval_dagster.models.transformers.encoding.tokenization import Codec, Span
 from eval_dagster.records import Request
 

@@ -10,8 +10,8 @@ import yaml
 from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.tables.rows import prompt_of, response_of
 from eval_dagster.metrics.items import thawed
+from eval_dagster.models.base import cut_at_stop
 from eval_dagster.models.scripted import ScriptedHandle
-from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

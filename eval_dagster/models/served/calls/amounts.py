@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from eval_dagster.config.models import Price
 from eval_dagster.models.served.calls.answers import Reply, Text
@@ -18,6 +17,8 @@ _OUTPUT_MARGIN = 4
 _UNSEEN_TOKENS = 1024
 """Tokens of an answer without a maximum that is lost before any length is known."""
 _ROUNDING = 1e-9
+Known = Mapping[str, tuple[int, float]]
+"""What processes tell each other about answers: for each maximum of tokens the longest answer, and the extra tokens of prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,6 @@ class _Seen:
     """Most tokens that a prompt had above its size in bytes, such as those of a template or of images."""
 
 
-Known = Mapping[str, tuple[int, float]]
-"""What processes tell each other about answers: for each maximum of tokens the longest answer, and the extra tokens of prompts."""
-
-
 @dataclass
 class Estimates:
     """Estimates of calls, by the calls that were answered."""
@@ -116,9 +113,12 @@ class Estimates:
 
         None if that is unknown too.
         """
-        output = _content_tokens(reply.content) if reply.output_tokens is None else reply.output_tokens
-        if output is None:
+        output, content = reply.output_tokens, reply.content
+        if output is None and content is None:
             return None
+        if output is None:  # a call that scores has one token
+            is_text = isinstance(content, Text)
+            output = math.ceil(_text_tokens([content.text, content.reasoning or "", *content.tool_calls])) if is_text else 1
         size = _prompt_size(call)
         prompt = size if reply.prompt_tokens is None else reply.prompt_tokens
         seen = self._seen.setdefault(call.most_output, _Seen())
@@ -144,10 +144,3 @@ def _prompt_size(call: Call) -> float:
 
 def _text_tokens(texts: list[str]) -> float:
     return max(1.0, sum(len(text.encode()) for text in texts) / _BYTES_PER_TOKEN)
-
-
-def _content_tokens(content: Any) -> int | None:
-    """About how many tokens an answer has: as many as its text, or one if the call scores."""
-    if isinstance(content, Text):
-        return math.ceil(_text_tokens([content.text, content.reasoning or "", *content.tool_calls]))
-    return None if content is None else 1

@@ -2,14 +2,14 @@
 
 import importlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from eval_dagster.models.served.calls.answer_records import AnswerRecord, Choice, MalformedError, MessageRecord
-from eval_dagster.models.served.calls.finish_reasons import Ending, ending_of
-from eval_dagster.models.stop_texts import cut_at_stop
+from eval_dagster.models.base import cut_at_stop
+from eval_dagster.models.served.calls.answer_records import AnswerRecord, Choice, Ending, MalformedError, MessageRecord, ending_of
 from eval_dagster.records import Grammar
 
 MOST_CHARACTERS = 500
@@ -165,47 +165,34 @@ def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply
     """
     reply = Reply(content=None, **_usage(found.get("usage")))
     try:
-        if problem := _problem(found):
+        kind = str(found.get("object"))
+        is_failure = kind == "error" or kind.endswith(".chunk") or found.get("success") is False
+        problem = found.get("error") or found.get("errors") or (found if is_failure else None)
+        if problem:  # it counts even beside choices
             raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(problem))}")
         if not found.get("choices"):
             raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
         try:
             answer = AnswerRecord.of(found)
             reply = replace(reply, model=answer.model, fingerprint=answer.system_fingerprint, answer_id=answer.id)
+            first = [each for each in answer.choices if each.index == 0]
+            if len(answer.choices) == 1 and answer.choices[0].index is None:
+                first = [answer.choices[0]]
+            if len(first) != 1:
+                raise MalformedError(f"choices with the indices {[each.index for each in answer.choices]}; expected one with 0")
+            usage = found.get("usage")
+            told = (_count(usage.get("completion_tokens")) if isinstance(usage, dict) else None) or 0
             counts = {
                 "prompt_tokens": reply.prompt_tokens,
                 "output_tokens": reply.output_tokens,
-                "hidden_tokens": _hidden_tokens(reply, found),
+                "hidden_tokens": reply.reasoning_tokens or (reply.output_tokens or 0) - told,
             }
-            choice = _first(answer.choices).model_copy(update=counts)
-            return replace(reply, content=read(choice))
+            return replace(reply, content=read(first[0].model_copy(update=counts)))
         except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
             raise BadAnswerError(f"the answer has another form than expected ({error}): {cut(json.dumps(found))}") from None
     except BadAnswerError as error:
         error.reply = reply
         raise
-
-
-def _problem(found: Mapping[str, Any]) -> Any:
-    """The failure that an answer reports, even if it also has choices; false if it reports none."""
-    kind = str(found.get("object"))
-    is_failure = kind == "error" or kind.endswith(".chunk") or found.get("success") is False
-    return found.get("error") or found.get("errors") or (found if is_failure else False)
-
-
-def _hidden_tokens(reply: Reply, found: Mapping[str, Any]) -> int:
-    """Tokens of reasoning by the usage, or those that the total alone has."""
-    usage = found.get("usage")
-    told = (_count(usage.get("completion_tokens")) if isinstance(usage, dict) else None) or 0
-    return reply.reasoning_tokens or (reply.output_tokens or 0) - told
-
-
-def _first(choices: Sequence[Choice]) -> Choice:
-    """The choice with the index 0. A single one may lack an index."""
-    first = [each for each in choices if each.index == 0] or [each for each in choices if each.index is None and len(choices) == 1]
-    if len(first) != 1:
-        raise MalformedError(f"choices with the indices {[each.index for each in choices]}; expected one with 0")
-    return first[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,16 +240,32 @@ class TextReader:
             text = ""
         if text is None:
             raise BadAnswerError(f"the answer has no text: {cut(choice.shown)}")
-        written = text = _without_marks(text)
+        text = _STARTS.sub("", text)
+        written = text = _ENDS.sub("", text) if "<s>" not in text else text
         self._require_answer(choice, text)
-        text, is_stopped = cut_at_stop(_without_cue(text, self.cue), self.stop_sequences)
+        cue = self.cue.strip()
+        if cue and text.lstrip().startswith(cue):
+            text = text.lstrip()[len(cue) :]
+        text, is_stopped = cut_at_stop(text, self.stop_sequences)
         is_cut = ending == "cut" and not is_stopped
         if is_cut:
             self._require_full(choice, written + (reasoning or ""))
         if not (written or reasoning or calls or is_cut):
-            self._require_empty(choice)
+            tokens = choice.output_tokens
+            most = _TOKENS_OF_NOTHING + max((len(stop.encode()) for stop in self.stop_sequences), default=0)
+            if tokens is not None and not 0 < tokens <= most:
+                raise BadAnswerError(
+                    f"the text is empty, but the server counts {tokens} tokens: {cut(choice.shown)}", most_attempts=FEW_ATTEMPTS
+                )
         if self.grammar is not None and not (is_cut or calls or self.stop_sequences):  # what a stop sequence cuts may be half of an object
-            _require_match(text, self.grammar)
+            problem = schema_problem(text, self.grammar.value)
+            if problem is not None:
+                raise BadAnswerError(
+                    "the text does not match the JSON schema of the request, so the server ignores the schema: "
+                    f"{problem}; the text: {cut(text)!r}",
+                    kind="SchemaError",
+                    helps_to_retry=False,
+                )
         return Text(
             text=text,
             finish_reason="length" if is_cut else "stop",
@@ -279,7 +282,8 @@ class TextReader:
         ending = ending_of(choice.finish_reason, self.reasons)
         if ending == "complete" and choice.native_finish_reason:  # a gateway may have another word for it than its provider
             ending = ending_of(choice.native_finish_reason, self.reasons) or ending
-        if ending == "refused" or _is_filtered(choice.content_filter_results):
+        filters = choice.content_filter_results if isinstance(choice.content_filter_results, dict) else {}
+        if ending == "refused" or any(isinstance(each, dict) and each.get("filtered") is True for each in filters.values()):
             stopped = f"a content filter of the server stopped the answer: {cut(choice.shown)}"
             raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
         if ending == "interrupted" and choice.finish_reason is None and not choice.error:
@@ -321,41 +325,6 @@ class TextReader:
                 f"the server wrote the question of {words} words before the answer, and counts {most} tokens: {cut(choice.shown)}",
                 most_attempts=FEW_ATTEMPTS,
             )
-
-    def _require_empty(self, choice: Choice) -> None:
-        """Require that a text without a character has the tokens of one: its end, or a stop sequence."""
-        tokens = choice.output_tokens
-        most = _TOKENS_OF_NOTHING + max((len(stop.encode()) for stop in self.stop_sequences), default=0)
-        if tokens is not None and not 0 < tokens <= most:
-            raise BadAnswerError(
-                f"the text is empty, but the server counts {tokens} tokens: {cut(choice.shown)}", most_attempts=FEW_ATTEMPTS
-            )
-
-
-def _without_cue(text: str, cue: str) -> str:
-    bare, start = cue.strip(), text.lstrip()
-    return start[len(bare) :] if bare and start.startswith(bare) else text
-
-
-def _require_match(text: str, grammar: Grammar) -> None:
-    problem = schema_problem(text, grammar.value)
-    if problem is not None:
-        raise BadAnswerError(
-            f"the text does not match the JSON schema of the request, so the server ignores the schema: {problem}; the text: {cut(text)!r}",
-            kind="SchemaError",
-            helps_to_retry=False,
-        )
-
-
-def _without_marks(text: str) -> str:
-    """The text without the special tokens at its ends, which some servers leave there."""
-    found = _STARTS.sub("", text)
-    return _ENDS.sub("", found) if "<s>" not in found else found
-
-
-def _is_filtered(found: Any) -> bool:
-    """Whether a filter of Azure kept a part of the text back."""
-    return isinstance(found, dict) and any(isinstance(each, dict) and each.get("filtered") is True for each in found.values())
 
 
 def _joined(content: str | Sequence[Mapping[str, Any]] | None) -> tuple[str | None, str | None]:
@@ -408,16 +377,12 @@ def believable(reply: Reply, bytes_sent: int, most_output: int | None, least_pro
     prompt, output, content = reply.prompt_tokens, reply.output_tokens, reply.content
     has_reasoning = bool(reply.reasoning_tokens) or (isinstance(content, Text) and content.reasoning is not None)
     most = None if most_output is None else _MOST_TIMES * most_output + (_MOST_MORE if has_reasoning else _FEW_MORE)
-    least = _least_tokens(content.text) if isinstance(content, Text) else 0
+    least = math.ceil(len(content.text.encode(errors="replace")) / BYTES_OF_TOKEN) if isinstance(content, Text) else 0
     if prompt is not None and not least_prompt <= prompt <= bytes_sent:
         reply = replace(reply, prompt_tokens=None, cached_tokens=None)
     if output is not None and not (least <= output and (most is None or output <= most)):
         reply = replace(reply, output_tokens=None, reasoning_tokens=None)
     return reply
-
-
-def _least_tokens(text: str) -> int:
-    return -(-len(text.encode(errors="replace")) // BYTES_OF_TOKEN)
 
 
 def _part(details: Any, name: str, whole: int | None) -> int | None:

@@ -6,7 +6,7 @@ and count for `n` above 1.
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.calls.answer_records import Choice
 from eval_dagster.models.served.calls.answers import BYTES_OF_TOKEN, TextReader
-from eval_dagster.records import GenerationSettings, Message, Request, Role
+from eval_dagster.records import GenerationSettings, Request, Role
 
 Encode = Callable[[Request], Sequence[int]]
 """The ids of the tokens of a request's prompt."""
@@ -90,13 +90,20 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
     settings = request.generation
     if settings is None:
         raise ModelError("The request asks for no text; expected one with settings of generation.")
-    asked = dict(_prompt(request, encode))
-    fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat="messages" in asked), **_tools(request)}
-    path, cue = (CHAT if "messages" in asked else COMPLETIONS), _cue(request)
+    asked = _prompt(request, encode)
+    is_chat = "messages" in asked
+    fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat=is_chat)}
+    if request.tools:
+        fixed["tools"] = [json.loads(tool) for tool in request.tools]
+    last = request.messages[-1] if request.messages else None
+    cue = last.content if last is not None and last.role is Role.ASSISTANT else ""
     if cue and config.continue_cue:
         fixed |= {"continue_final_message": True, "add_generation_prompt": False}
-    bodies = ({**fixed, **_seed(settings, index), **config.extra_body} for index in range(request.first_text, settings.num_samples))
-    calls = [Call(path=path, body=without_nulls(body, config), read=TextReader()) for body in bodies]
+    calls = []
+    for index in range(request.first_text, settings.num_samples):
+        seed = {"seed": settings.seed + index} if settings.temperature > 0 else {}
+        body = without_nulls({**fixed, **seed, **config.extra_body}, config)
+        calls.append(Call(path=CHAT if is_chat else COMPLETIONS, body=body, read=TextReader()))
     reader = TextReader(
         stop_sequences=settings.stop_sequences,
         cue=cue,
@@ -115,33 +122,23 @@ def without_nulls(body: Mapping[str, Any], config: OpenAIModel) -> dict[str, Any
     return {name: value for name, value in body.items() if config.extra_body.get(name, "") is not None}
 
 
-def _prompt(request: Request, encode: Encode | None) -> Iterator[tuple[str, Any]]:
-    if request.messages is not None:
-        yield "messages", list(_turns(request.messages, request.images))
-    elif request.images:
-        raise ModelError("A prompt with images is sent as messages only. Set `prompt_format: chat` for this model in evals.yaml.")
-    elif encode is not None:
-        yield "prompt", list(encode(request))
-    else:
-        yield "prompt", request.prompt
-        if request.has_special_tokens:
-            yield "add_special_tokens", False
-
-
-def _cue(request: Request) -> str:
-    """The last message of the assistant, which the answer continues; empty without one."""
-    last = request.messages[-1] if request.messages else None
-    return last.content if last is not None and last.role is Role.ASSISTANT else ""
-
-
-def _turns(messages: Sequence[Message], images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    last = max((index for index, turn in enumerate(messages) if turn.role is Role.USER), default=-1)
-    for index, turn in enumerate(messages):
+def _prompt(request: Request, encode: Encode | None) -> dict[str, Any]:
+    """The part of a body that asks: messages, a text or the ids of tokens."""
+    if request.messages is None:
+        if request.images:
+            raise ModelError("A prompt with images is sent as messages only. Set `prompt_format: chat` for this model in evals.yaml.")
+        if encode is not None:
+            return {"prompt": list(encode(request))}
+        return {"prompt": request.prompt, **({"add_special_tokens": False} if request.has_special_tokens else {})}
+    last = max((index for index, turn in enumerate(request.messages) if turn.role is Role.USER), default=-1)
+    turns: list[dict[str, Any]] = []
+    for index, turn in enumerate(request.messages):
         content: Any = turn.content
-        if images and index == last:
-            urls = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in images]
+        if request.images and index == last:
+            urls = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in request.images]
             content = [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": turn.content}]
-        yield {"role": turn.role.value, "content": content}
+        turns.append({"role": turn.role.value, "content": content})
+    return {"messages": turns}
 
 
 def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: bool) -> dict[str, Any]:
@@ -165,11 +162,3 @@ def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: boo
         if not is_chat:
             body["json_schema"] = schema  # llama.cpp ignores `response_format` in completions
     return body
-
-
-def _seed(settings: GenerationSettings, index: int) -> dict[str, int]:
-    return {"seed": settings.seed + index} if settings.temperature > 0 else {}
-
-
-def _tools(request: Request) -> dict[str, Any]:
-    return {"tools": [json.loads(tool) for tool in request.tools]} if request.tools else {}

@@ -1,25 +1,37 @@
-"""One attempt at a call: sends it, and says what an answer that is none means for the next attempt."""
+"""Sends a call to a server once, and says what an answer that is none means for the next attempt.
 
+The secrets in the headers of requests are hidden in all that the server answers.
+"""
+
+import html
+import html.entities
 import json
+import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp.client_reqrep import ConnectionKey
 
-from eval_dagster.errors import ModelError
+from eval_dagster.config.models import OpenAIModel
+from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.served.calls.answers import BadAnswerError, Reply, believable, cut, json_object, parsed, read_reply
 from eval_dagster.models.served.calls.bodies import Call
-from eval_dagster.models.served.calls.secrets import Headers
 
+_HIDDEN = "(hidden)"
+_LEAST_CHARACTERS = 4
+"""Shorter values are no secrets: to hide them would spoil any text."""
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\([^u])")
 _KEEP_ALIVE_S = 4
 """Shorter than the 5 seconds after which many servers drop an idle connection."""
 _MOST_BYTES = 64 * 2**20
@@ -49,9 +61,79 @@ _QUOTA = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_activ
 """Codes of errors after which a person has to pay."""
 _MAY_PASS = (408, 409, 425, 500)
 """Statuses after which the same request may succeed."""
-
 _REJECTED = (501, 503, 529)
 """Statuses from 500 on of a server that did no work for the request. A gateway that answers with another one may have had it done."""
+
+
+@dataclass(frozen=True)
+class Headers:
+    """The headers of a model's requests. Their values are not shown by `repr`."""
+
+    values: Mapping[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    """Values of environment variables among them."""
+
+    def hide(self, text: str) -> str:
+        """A text without the secrets, which a server may repeat in a message, as they are or escaped for JSON, HTML or an address."""
+        for secret in self.secrets:
+            text = text.replace(secret, _HIDDEN)
+        if not self.secrets or not any(mark in text for mark in "\\&%"):
+            return text
+        read = text
+        for _ in range(2):  # a message within a message is escaped twice
+            read = unquote(html.unescape(_ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2], read)))
+        # The search for every way to write a secret is slow, and is for texts that have one.
+        return self._escaped.sub(_HIDDEN, text) if any(secret in read for secret in self.secrets) else text
+
+    def hide_in(self, body: bytes) -> bytes:
+        """A response without the secrets."""
+        return self.hide(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape") if self.secrets else body
+
+    @cached_property
+    def _escaped(self) -> re.Pattern[str]:
+        """A pattern of the ways to write the secrets: each character as it is, or escaped once or more for JSON, HTML or an address."""
+        within = "(?:amp;)*"
+        patterns: list[str] = []
+        for secret in self.secrets:
+            pattern = ""
+            for character in secret:
+                number, units = ord(character), character.encode("utf-16-be")
+                names = "|".join(sorted({name.rstrip(";") for name, meaning in html.entities.html5.items() if meaning == character}))
+                ways = [
+                    rf"\\*{re.escape(character)}",
+                    "".join(rf"\\+u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2)),
+                    rf"&{within}\#(?:0*{number}|x0*{number:x});?",
+                    *([rf"&{within}(?:{names});?"] if names else []),
+                    "".join(rf"%(?:25)*{byte:02x}" for byte in character.encode()),
+                ]
+                pattern += f"(?:{'|'.join(ways)})"
+            patterns.append(pattern)
+        return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+def headers_of(name: str, config: OpenAIModel) -> Headers:
+    """The headers of a model's requests.
+
+    Raises:
+        ModelNotFoundError: An environment variable is not set, or holds what no header can.
+    """
+    values, secrets = dict(config.headers), []
+    variables = dict(config.headers_env)
+    if config.api_key_env is not None:
+        variables["Authorization"] = config.api_key_env
+    for header, variable in variables.items():
+        secret = os.environ.get(variable, "").strip()
+        if not secret:
+            raise ModelNotFoundError(
+                f"Model {name!r}: the environment variable {variable}, which holds the value of the header {header}, is not set. "
+                f"Set it (`export {variable}=...`), or correct evals.yaml."
+            )
+        if not secret.isprintable():
+            raise ModelNotFoundError(f"Model {name!r}: the environment variable {variable} holds characters that no header can hold.")
+        secrets.append(secret)
+        values[header] = f"Bearer {secret}" if variable == config.api_key_env and header == "Authorization" else secret
+    hidden = sorted({secret for secret in secrets if len(secret) >= _LEAST_CHARACTERS}, key=len, reverse=True)
+    return Headers(values, tuple(hidden))
 
 
 class PushbackError(Exception):
@@ -117,6 +199,8 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Open a pool of connections. Proxies are taken from the environment."""
+        parts = urlsplit(self._base_url)
+        is_direct = proxy_bypass(parts.hostname or "")
         self._connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
@@ -124,7 +208,8 @@ class Client:
             headers={**self._headers.values, "Content-Type": "application/json"},
             # A server's cookies would fill the headers, and keep all calls at one of several servers behind an address.
             cookie_jar=aiohttp.DummyCookieJar(),
-            proxy=_proxy_of(self._base_url),
+            # aiohttp's `trust_env` would also send the password of ~/.netrc.
+            proxy=None if is_direct else getproxies().get(parts.scheme),
         )
         return self
 
@@ -173,7 +258,11 @@ class Client:
         try:
             # A redirection is refused, because it would take the key to another server.
             async with self._session.request(method, url, data=data, allow_redirects=False) as response:
-                body, status, headers = self._headers.hide_in(await _read(response)), response.status, response.headers
+                body = bytearray()
+                async for block in response.content.iter_any():
+                    body += block
+                    if len(body) > _MOST_BYTES:
+                        raise BadAnswerError(f"the server answered with more than {_MOST_BYTES // 2**20} MiB")
         except TimeoutError:
             message = f"no answer came within {self._timeout_s:g} s"
             raise BadAnswerError(message, most_attempts=_MOST_HANGS, is_outage=True) from None
@@ -187,10 +276,11 @@ class Client:
             reason = self._headers.hide(f"{type(error).__name__}: {cut(said)}")
             was_sent = not isinstance(error, aiohttp.ClientConnectorError)
             raise PushbackError(f"the connection to {self._base_url} failed ({reason})", is_broken=True, may_be_billed=was_sent) from None
-        if status != 200:
-            self._judge(status, body, headers)
+        answer = self._headers.hide_in(bytes(body))
+        if response.status != 200:
+            self._judge(response.status, answer, response.headers)
         try:
-            return parsed(body)
+            return parsed(answer)
         except BadAnswerError:
             self.distrust_connections()
             raise
@@ -200,7 +290,12 @@ class Client:
         said = cut(body.decode(errors="replace"))
         seen = f"the server answered with status {status}: {said or '(nothing)'}"
         where = f"Model {self._name!r} at {self._base_url}: {seen}"
-        if status == 402 or (status == 429 and _is_quota(body)):
+        is_spent = status == 402
+        if status == 429:
+            with suppress(ValueError, AttributeError, TypeError, RecursionError):
+                error = json.loads(body).get("error")  # its code tells: the words of a limit a minute can be the same
+                is_spent = bool({error.get("code"), error.get("type")} & _QUOTA)
+        if is_spent:
             raise StoppedError(f"{where}. The quota is spent: raise it at the provider, then run again; answers so far are kept.", status)
         if status in (401, 403):
             raise StoppedError(f"{where}. Correct the key in the variable that `api_key_env` names in evals.yaml.", status)
@@ -213,32 +308,6 @@ class Client:
             raise StoppedError(f"{where}. Correct `base_url` (it often ends in /v1), `model` or `prompt_format` in evals.yaml.", status)
         may_pass = status in _MAY_PASS or status > 504
         raise BadAnswerError(seen, helps_to_retry=may_pass, may_be_billed=may_be_billed, is_outage=may_pass and status != 409)
-
-
-def _proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address."""
-    # aiohttp's `trust_env` would also send the password of ~/.netrc.
-    parts = urlsplit(url)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    blocks: list[bytes] = []
-    size = 0
-    async for block in response.content.iter_any():
-        blocks.append(block)
-        size += len(block)
-        if size > _MOST_BYTES:
-            raise BadAnswerError(f"the server answered with more than {_MOST_BYTES // 2**20} MiB")
-    return b"".join(blocks)
-
-
-def _is_quota(body: bytes) -> bool:
-    """Whether a quota is spent, by the code of the error: the words of a limit a minute can be the same."""
-    with suppress(ValueError, AttributeError, TypeError, RecursionError):
-        error = json.loads(body).get("error")
-        return bool({error.get("code"), error.get("type")} & _QUOTA)
-    return False
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -64,7 +64,9 @@ class Stream(Generic[T]):
         except asyncio.CancelledError:
             pass
         except BaseExceptionGroup as group:
-            error = _first(group)
+            error = group
+            while isinstance(error, BaseExceptionGroup):  # the first exception, which ended the other tasks
+                error = error.exceptions[0]
         except BaseException as caught:
             error = caught
         finally:
@@ -73,28 +75,21 @@ class Stream(Generic[T]):
             self._batches.put(_Ended(error))
 
     async def _watched(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        self._loop, self._task = loop, asyncio.current_task()
         self._is_ready.set()
-        await self._work(self._put)
 
-    def _put(self, item: T) -> None:
-        """Pass an item on, together with those that come in the same turn of the loop: to wake a thread costs more than an item."""
-        if not self._batch:
-            asyncio.get_running_loop().call_soon(self._pass_on)
-        self._batch.append(item)
+        def put(item: T) -> None:
+            if not self._batch:  # items of one turn of the loop go together: to wake a thread costs more than an item
+                loop.call_soon(self._pass_on)
+            self._batch.append(item)
+
+        await self._work(put)
 
     def _pass_on(self) -> None:
         if self._batch:
             self._batches.put(self._batch)
             self._batch = []
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first exception of a group of tasks, which ended the others."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def result_of(work: Callable[[], Awaitable[T]]) -> T:

@@ -56,7 +56,17 @@ def read_token_logprobs(choice: Choice) -> list[TokenLogprob]:
     if not isinstance(found, dict) or not isinstance(found.get("content", found.get("tokens")), list):
         raise BadAnswerError("the answer has no log-probabilities of tokens", kind="NoLogprobsError")
     try:
-        entries = LogprobContent.of(found).content if isinstance(found.get("content"), list) else _entries(LogprobLists.of(found))
+        if isinstance(found.get("content"), list):
+            entries = LogprobContent.of(found).content
+        else:
+            lists = LogprobLists.of(found)
+            best: Sequence[Any] = lists.top_logprobs or [None] * len(lists.tokens)
+            if not len(lists.tokens) == len(lists.token_logprobs) == len(best):
+                raise MalformedError(f"lists of {len(lists.tokens)}, {len(lists.token_logprobs)} and {len(best)} values")
+            entries = []
+            for token, logprob, others in zip(lists.tokens, lists.token_logprobs, best, strict=True):
+                top = [LogprobEntry(token=name, logprob=value) for name, value in (others or {}).items()]
+                entries.append(LogprobEntry(token=token, logprob=logprob, top_logprobs=top))
         tokens = [_token(each) for each in entries]
     except ValueError as error:
         raise BadAnswerError(f"the log-probabilities have another form than expected ({error}): {cut(str(found))}") from None
@@ -65,22 +75,10 @@ def read_token_logprobs(choice: Choice) -> list[TokenLogprob]:
         raise BadAnswerError(f"the server names the ids of {named} of {len(tokens)} tokens; expected all or none")
     for each in tokens:
         _require_possible(each)
-    _require_different(tokens)
+    values = [each.logprob for each in tokens if each.logprob is not None]
+    if len(values) >= _MANY and len(set(values)) == 1:  # no model gives one number to all tokens of a text
+        raise BadAnswerError(f"the server gave all {len(values)} tokens {values[0]:g} as their log-probability")
     return tokens
-
-
-def _entries(found: LogprobLists) -> list[LogprobEntry]:
-    best: Sequence[Any] = found.top_logprobs or [None] * len(found.tokens)
-    if not len(found.tokens) == len(found.token_logprobs) == len(best):
-        raise MalformedError(f"lists of {len(found.tokens)}, {len(found.token_logprobs)} and {len(best)} values")
-    return [
-        LogprobEntry(
-            token=token,
-            logprob=logprob,
-            top_logprobs=[LogprobEntry(token=name, logprob=value) for name, value in (others or {}).items()],
-        )
-        for token, logprob, others in zip(found.tokens, found.token_logprobs, best, strict=True)
-    ]
 
 
 def _token(found: LogprobEntry) -> TokenLogprob:
@@ -89,13 +87,6 @@ def _token(found: LogprobEntry) -> TokenLogprob:
         token_id = int(found.token.removeprefix(_PREFIX))
     best = tuple(_token(each) for each in found.top_logprobs or ())
     return TokenLogprob(token=found.token, token_id=token_id, logprob=found.logprob, best=best)
-
-
-def _require_different(tokens: Sequence[TokenLogprob]) -> None:
-    """Raise `BadAnswerError` where many tokens have one number: no model gives it to all tokens of a text."""
-    found = [each.logprob for each in tokens if each.logprob is not None]
-    if len(found) >= _MANY and len(set(found)) == 1:
-        raise BadAnswerError(f"the server gave all {len(found)} tokens {found[0]:g} as their log-probability")
 
 
 def _require_possible(found: TokenLogprob) -> None:

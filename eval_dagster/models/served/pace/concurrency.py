@@ -129,7 +129,11 @@ class ConcurrencyLevel:
         if not self.leads:
             return
         if self._phase is _Phase.RECOVERING:
-            self._recover(now)
+            ceiling = self._within(self.ceiling or self.level)
+            self.level = self._within(min(self.level + self.holders, max(self.level, ceiling)))
+            if self.level >= ceiling:
+                self._sent_before = 0
+                self._go(now, _Phase.STAYING, self.level)
         elif under_way >= _FULL * self.share and sent >= self._measured.since:
             self._measured.add(max(tokens, 1.0), max(now - sent, 1e-6))
             self._decide(now)
@@ -156,7 +160,10 @@ class ConcurrencyLevel:
             self._accepted -= 1
             has_answer = True
         if self._accepted <= 0 or not has_answer:
-            self._begin_again(now)
+            # Find the level anew from here: a server that rejects everything shows no bound. It restarts, or a limit of time is spent.
+            self.ceiling = None
+            self._stay, self._is_quick, self._found_rate = _STAY, True, 0.0
+            self._go(now, _Phase.DOUBLING, self.level)
         elif self._phase is _Phase.RECOVERING:
             self.ceiling = max(self.level, self._accepted * self.holders)
         return is_first
@@ -182,19 +189,6 @@ class ConcurrencyLevel:
         self.level = self._within(level)
         self._measured = _Measurement(now + (_FOLLOWED_S if self.holders > 1 else 0.0))
 
-    def _begin_again(self, now: float) -> None:
-        """Find the level anew from here: a server that rejects everything shows no bound. It restarts, or a limit of time is spent."""
-        self.ceiling = None
-        self._stay, self._is_quick, self._found_rate = _STAY, True, 0.0
-        self._go(now, _Phase.DOUBLING, self.level)
-
-    def _recover(self, now: float) -> None:
-        ceiling = self._within(self.ceiling or self.level)
-        self.level = self._within(min(self.level + self.holders, max(self.level, ceiling)))
-        if self.level >= ceiling:
-            self._sent_before = 0
-            self._go(now, _Phase.STAYING, self.level)
-
     def _decide(self, now: float) -> None:
         """Move to another level, or another phase, if the measurement is long enough."""
         measured, rounds = self._measured, self._measured.answers / self.share
@@ -215,27 +209,20 @@ class ConcurrencyLevel:
         elif rounds >= _ROUNDS or (self._is_quick and is_clear and measured.error() < _SMALL_ERROR):
             least = _GAIN if self._phase is _Phase.DOUBLING else _STEP_GAIN
             if rate < least * self._found_rate:
-                self._return(now)
+                if self._is_quick:  # the rate that was found is of early answers, most of them short, and may be too high
+                    self._is_quick, self._found_rate = False, 0.0
+                    self._go(now, _Phase.DOUBLING, self._found_level)
+                elif self._phase is _Phase.DOUBLING:
+                    self._go(now, _Phase.STAYING, self._found_level * _UP)
+                else:
+                    self._go(now, _Phase.LOWER, self._found_level * _DOWN)
             elif is_clear or measured.is_second or self._phase is _Phase.HIGHER:
-                self._keep(now, rate)
+                # Keep the level, and try twice as many, or a quarter more if the server has pushed back before.
+                self._stay = _STAY
+                self._found_level, self._found_rate = self.level, rate
+                if self.ceiling is None:
+                    self._go(now, _Phase.DOUBLING, self.level * 2)
+                else:
+                    self._go(now, _Phase.HIGHER, max(self.level + 1, self.level * _UP))
             else:
                 self._measured = _Measurement(measured.since, is_second=True)
-
-    def _return(self, now: float) -> None:
-        """Leave a level that gained too little."""
-        if self._is_quick:  # the rate that was found is of early answers, most of them short, and may be too high
-            self._is_quick, self._found_rate = False, 0.0
-            self._go(now, _Phase.DOUBLING, self._found_level)
-        elif self._phase is _Phase.DOUBLING:
-            self._go(now, _Phase.STAYING, self._found_level * _UP)
-        else:
-            self._go(now, _Phase.LOWER, self._found_level * _DOWN)
-
-    def _keep(self, now: float, rate: float) -> None:
-        """Keep a level that gained, and try a higher one: twice as many, or a quarter more if the server has pushed back before."""
-        self._stay = _STAY
-        self._found_level, self._found_rate = self.level, rate
-        if self.ceiling is None:
-            self._go(now, _Phase.DOUBLING, self.level * 2)
-        else:
-            self._go(now, _Phase.HIGHER, max(self.level + 1, self.level * _UP))

@@ -1,19 +1,33 @@
-"""Decides when a request may be sent to a server."""
+"""Decides when a request may be sent to a server, and shares an endpoint among the processes of a home.
+
+Each process holds the lock of a file of its own in the folder of the endpoint. The lock ends with the process, so
+the locked files belong to the live processes. The first of them leads: its answers move the level, and the others follow. They exchange
+the level, pushbacks and pauses through the file `level.json`, which stays for the next run.
+"""
 
 import asyncio
+import fcntl
+import json
+import os
 import random
+import secrets
 import time
 from collections import deque
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from eval_dagster.models.served.pace.concurrency import ConcurrencyLevel
-from eval_dagster.models.served.pace.sharing import SharedEndpoint, SharedState
+from eval_dagster.stores.locks import is_held, locked
+from eval_dagster.stores.whole_files import replaced
 
+_HOLDER = ".holder"
+_STALE_S = 10.0
+"""The time of an unchanged level is written again after these seconds, not with every exchange."""
 _BURST_S = 2.0
 """What may be sent at once after a quiet time, in seconds of the rate."""
 _MINUTE_S = 60.0
@@ -34,6 +48,92 @@ _NEW_S = 60.0
 """A level that was found within this time still holds."""
 _CLOCK_S = 1e-6
 """Shorter waits are none: a timer cannot keep them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedState:
+    """The state that the processes at an endpoint exchange."""
+
+    level: int
+    """Requests under way, of all processes together."""
+    ceiling: int | None = None
+    """Requests that the server had accepted when it last pushed back; None before."""
+    pushed_back_at: float = 0.0
+    """When the level was last halved. Seconds since 1970, as in `paused_until`."""
+    paused_until: float = 0.0
+    """No process sends a request before this time."""
+    seen_at: float = 0.0
+    """When a process last wrote it, within some seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The place of a process among those at an endpoint."""
+
+    state: SharedState
+    holders: int
+    """Live processes, with this one."""
+    leads: bool
+
+
+class SharedEndpoint:
+    """The folder of an endpoint in a home, as one process uses it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = folder / "lock"
+        self._level_path = folder / "level.json"
+        self._path = folder / f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}{_HOLDER}"
+        self._file: TextIOWrapper | None = None
+
+    def join(self) -> SharedState | None:
+        """Become one of the processes at the endpoint.
+
+        Returns:
+            The state that was last written there; None if there is none.
+        """
+        with locked(self._lock):
+            self._file = self._path.open("w")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return self._read()
+
+    def exchange(self, mine: SharedState) -> Share:
+        """Merge the state of this process with the one that was last written. Files of killed processes are removed."""
+        with locked(self._lock):
+            holders: list[str] = []
+            for path in self._folder.glob(f"*{_HOLDER}"):
+                if path == self._path or is_held(path):
+                    holders.append(path.name)
+                else:
+                    path.unlink(missing_ok=True)
+            leads = min(holders) == self._path.name
+            found = self._read()
+            state = mine
+            if found is not None:
+                # The level is the leader's; after a pushback that only one of the two has counted, the lower one.
+                newer, older = (mine, found) if mine.pushed_back_at > found.pushed_back_at else (found, mine)
+                state = mine if leads else found
+                if newer.pushed_back_at > older.pushed_back_at and newer.level < state.level:
+                    state = newer
+                paused_until = max(mine.paused_until, found.paused_until)
+                state = replace(state, pushed_back_at=newer.pushed_back_at, paused_until=paused_until, seen_at=mine.seen_at)
+            if found is None or state.seen_at > found.seen_at + _STALE_S or replace(state, seen_at=found.seen_at) != found:
+                with replaced(self._level_path) as made:
+                    made.write_text(json.dumps(asdict(state)))
+            return Share(state=state, holders=len(holders), leads=leads)
+
+    def leave(self) -> None:
+        """Leave the endpoint to the other processes."""
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            self._file.close()
+            self._file = None
+
+    def _read(self) -> SharedState | None:
+        """The file of the level. Without a sound one the level is found anew."""
+        with suppress(FileNotFoundError, ValueError, TypeError):
+            return SharedState(**json.loads(self._level_path.read_text()))
+        return None
 
 
 class RateLimit:
@@ -163,7 +263,12 @@ class Pace:
         self._loop = asyncio.get_running_loop()
         if self._endpoint is not None:
             try:
-                self._begin_near(await asyncio.to_thread(self._endpoint.join))
+                kept = await asyncio.to_thread(self._endpoint.join)
+                if kept is not None:
+                    # From half the level that an earlier run found, it is found again from below; a new one still holds.
+                    is_new = time.time() - kept.seen_at < _NEW_S
+                    level = kept.level if is_new else max(min(kept.level, self._settings.start), kept.level // 2)
+                    self._level.follow(self._loop.time(), level, None)
                 await self._exchange(self._endpoint)
             except BaseException:
                 self._endpoint.leave()
@@ -313,28 +418,17 @@ class Pace:
             if not head.place.done():  # it is done where its task was cancelled
                 delay = self._delay(now, head.tokens)
                 if delay > _CLOCK_S:
-                    self._call_at(now + delay)
+                    if self._timer is None or self._timer.when() > now + delay:
+                        if self._timer is not None:
+                            self._timer.cancel()
+                        self._timer = self._loop.call_at(now + delay, self._on_time)
                     return
                 head.place.set_result(self._take(now, head.tokens))
             self._waiters.popleft()
 
-    def _call_at(self, when: float) -> None:
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._on_time)
-
     def _on_time(self) -> None:
         self._timer = None
         self._admit(self._loop.time())
-
-    def _begin_near(self, kept: SharedState | None) -> None:
-        """Begin at half the level that an earlier run found, in order to find it again from below; at the level itself if it is new."""
-        if kept is not None:
-            is_new = time.time() - kept.seen_at < _NEW_S
-            level = kept.level if is_new else max(min(kept.level, self._settings.start), kept.level // 2)
-            self._level.follow(self._loop.time(), level, None)
 
     async def _keep_exchanging(self, endpoint: SharedEndpoint) -> None:
         while not self._is_over.is_set():

@@ -1,7 +1,7 @@
 """Puts the replies to the calls of a request together."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
@@ -10,15 +10,12 @@ from eval_dagster.config.models import Price
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.calls.amounts import dollars
 from eval_dagster.models.served.calls.answers import BadAnswerError, Reply, Text
-from eval_dagster.models.served.scoring.scoring import NoScoresError, ScorePlan
-from eval_dagster.models.served.scoring.scoring_calls import ScoredToken
+from eval_dagster.models.served.scoring.scoring import NoScoresError, ScoredToken, ScorePlan
 from eval_dagster.records import ModelResponse, Request, ServerReport
 
 _FINAL = ("ContentFilterError", "PromptTooLongError", "RefusalError")
 """Kinds of errors that the next run would meet again. Others may be cured on the server or in evals.yaml."""
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-_Scored = Sequence[Sequence[ScoredToken]]
-"""The scored tokens of choices or windows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,38 +63,33 @@ def text_response(request: Request, replies: Sequence[CallReply], price: Price |
 def score_response(request: Request, plan: ScorePlan, replies: Sequence[CallReply], price: Price | None) -> ModelResponse:
     """The response to a request with choices, or with a text to score."""
     contents = iter([each.reply.content for each in replies])
-    scored = [list(_tokens(contents, count)) for count in plan.calls_of_pair]
-    count = len(plan.scored)
-    response = _text_scores(scored) if request.perplexity else _choice_scores(scored[:count], scored[count:], tuple(plan.scored[0][0]))
-    return replace(response, input=request.prompt, latency_s=max(each.reply.seconds for each in replies), report=report_of(replies, price))
-
-
-def _choice_scores(choices: _Scored, alone: _Scored, prompt: tuple[int, ...]) -> ModelResponse:
+    pairs: list[list[ScoredToken]] = [list(chain.from_iterable(islice(contents, count))) for count in plan.calls_of_pair]
+    scored, alone = pairs[: len(plan.scored)], pairs[len(plan.scored) :]
+    latency_s, report = max(each.reply.seconds for each in replies), report_of(replies, price)
+    if request.perplexity:
+        tokens = list(chain.from_iterable(pairs))
+        logprobs = tuple(token.logprob for token in tokens)
+        return ModelResponse(
+            input=request.prompt,
+            input_tokens=tuple(token.token_id for token in tokens),
+            output_tokens=tuple((token.token_id,) for token in tokens),
+            logprobs=logprobs,
+            token_logprobs=(logprobs,),
+            argmax_logits_eq_gold=(all(token.is_best for token in tokens),),
+            latency_s=latency_s,
+            report=report,
+        )
     return ModelResponse(
-        input_tokens=prompt,
-        output_tokens=tuple(tuple(token.token_id for token in tokens) for tokens in choices),
-        logprobs=tuple(math.fsum(token.logprob for token in tokens) for tokens in choices),
-        token_logprobs=tuple(tuple(token.logprob for token in tokens) for tokens in choices),
-        argmax_logits_eq_gold=tuple(all(token.is_best for token in tokens) for tokens in choices),
+        input=request.prompt,
+        input_tokens=tuple(plan.scored[0][0]),
+        output_tokens=tuple(tuple(token.token_id for token in tokens) for tokens in scored),
+        logprobs=tuple(math.fsum(token.logprob for token in tokens) for tokens in scored),
+        token_logprobs=tuple(tuple(token.logprob for token in tokens) for tokens in scored),
+        argmax_logits_eq_gold=tuple(all(token.is_best for token in tokens) for tokens in scored),
         unconditioned_logprobs=tuple(math.fsum(token.logprob for token in tokens) for tokens in alone) if alone else None,
+        latency_s=latency_s,
+        report=report,
     )
-
-
-def _text_scores(windows: _Scored) -> ModelResponse:
-    tokens = list(chain.from_iterable(windows))
-    logprobs = tuple(token.logprob for token in tokens)
-    return ModelResponse(
-        input_tokens=tuple(token.token_id for token in tokens),
-        output_tokens=tuple((token.token_id,) for token in tokens),
-        logprobs=logprobs,
-        token_logprobs=(logprobs,),
-        argmax_logits_eq_gold=(all(token.is_best for token in tokens),),
-    )
-
-
-def _tokens(contents: Iterator[Sequence[ScoredToken]], count: int) -> Iterator[ScoredToken]:
-    for content in islice(contents, count):
-        yield from content
 
 
 def report_of(replies: Sequence[CallReply], price: Price | None) -> ServerReport:

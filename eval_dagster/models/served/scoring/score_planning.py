@@ -12,12 +12,21 @@ from eval_dagster.models.served.calls.answers import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
 from eval_dagster.models.served.calls.client import Client, StoppedError
 from eval_dagster.models.served.calls.token_logprobs import TokenLogprob, read_token_logprobs
-from eval_dagster.models.served.scoring.probing import patiently
 from eval_dagster.models.served.scoring.responses import failed, refused
-from eval_dagster.models.served.scoring.scored_tokens import Tokenizer, Tokens
-from eval_dagster.models.served.scoring.scoring import NoScoresError, ScorePlan, Scorer, Way, require_scorable
-from eval_dagster.models.served.scoring.scoring_calls import IdOf, ScoredToken, echo_call, forced_call, scoring_call
-from eval_dagster.models.served.scoring.server_tokens import ServerTokenizer
+from eval_dagster.models.served.scoring.scoring import (
+    IdOf,
+    NoScoresError,
+    ScoredToken,
+    ScorePlan,
+    Scorer,
+    Way,
+    echo_call,
+    forced_call,
+    require_scorable,
+    scoring_call,
+)
+from eval_dagster.models.served.scoring.tokenizer_check import patiently
+from eval_dagster.models.served.scoring.tokenizers import ServerTokenizer, Tokenizer, Tokens
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.records import ModelResponse, Request
 
@@ -89,37 +98,32 @@ async def find_scorer(name: str, config: OpenAIModel, client: Client, local: Tok
         known = await _generated(config, client, tokens, tokenizer.id_of)
     except BadAnswerError as error:
         raise NoScoresError(_no_scores(name, config, [f"it gives no tokens with log-probabilities: {error}"])) from None
-    for way, calls, expected in _trials(config, tokens, known, tokenizer.id_of):
+    others = [each for each in known[0].best if each.token_id not in (None, known[0].token_id)]
+    forced, whole = [known[0], *others[:1]], known[0].token_id or 0  # a token that is not the best is forced too
+    trials: list[tuple[Way, list[Call], Sequence[TokenLogprob]]] = [
+        ("echo", [echo_call(config, tokens, [each.token_id or 0 for each in known], tokenizer.id_of)], known),
+        ("forced", [forced_call(config, tokens, each.token_id or 0, whole, tokenizer.id_of) for each in forced], forced),
+    ]
+    for way, calls, expected in trials:
+        problem = ""
         for _ in range(_TIMES):
+            found: list[ScoredToken] = []
             try:
-                found = [token for call in calls for token in await _content(client, call)]
-                problem = _difference(found, expected)
+                for call in calls:
+                    found += (await patiently(partial(client.ask, call))).content
             except BadAnswerError as error:
                 problem = str(error)
                 break
-            if problem is None:
-                break
-        if problem is None:
-            return Scorer(config, tokenizer, way, known[0].token_id or 0, context)
+            wrong = (
+                f"{got.logprob:.3f} for the token {wanted.token!r}, which it generated with {wanted.logprob}"
+                for got, wanted in zip(found, expected, strict=True)
+                if wanted.logprob is None or not abs(got.logprob - wanted.logprob) <= _CLOSE
+            )
+            problem = next(wrong, "")
+            if not problem:
+                return Scorer(config, tokenizer, way, whole, context)
         seen.append(f"{way}: {problem}")
     raise NoScoresError(_no_scores(name, config, seen))
-
-
-def _trials(
-    config: OpenAIModel, context: Tokens, known: Sequence[TokenLogprob], id_of: IdOf
-) -> list[tuple[Way, list[Call], Sequence[TokenLogprob]]]:
-    """The calls of each way, and what they must give. A token that is not the best is forced too."""
-    others = [each for each in known[0].best if each.token_id not in (None, known[0].token_id)]
-    forced = [known[0], *others[:1]]
-    return [
-        ("echo", [echo_call(config, context, [each.token_id or 0 for each in known], id_of)], known),
-        ("forced", [forced_call(config, context, each.token_id or 0, known[0].token_id or 0, id_of) for each in forced], forced),
-    ]
-
-
-async def _content(client: Client, call: Call) -> Sequence[ScoredToken]:
-    found: Sequence[ScoredToken] = (await patiently(partial(client.ask, call))).content
-    return found
 
 
 async def _generated(config: OpenAIModel, client: Client, context: Tokens, id_of: IdOf) -> list[TokenLogprob]:
@@ -180,13 +184,11 @@ class ScorePlanner:
         except NoScoresError as error:
             self._scorer = error
             return
-        if self._scorer.way == "forced":
-            await self._report_price(scored, reporter)
-
-    async def _report_price(self, requests: Sequence[Request], reporter: Reporter) -> None:
+        if self._scorer.way != "forced":
+            return
         price, kept = ScoringPrice(), 0
-        with reporter.track(f"count the tokens to score by {self._name}", total=len(requests), unit="requests") as advance:
-            async for request, plan in self.ahead(requests):
+        with reporter.track(f"count the tokens to score by {self._name}", total=len(scored), unit="requests") as advance:
+            async for request, plan in self.ahead(scored):
                 advance()
                 if isinstance(plan, ScorePlan):
                     price.add(request, plan)

@@ -1,24 +1,26 @@
 """Compares the tokenizer that evals.yaml names with the server's, on texts by which tokenizers differ."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.errors import ModelError
+from eval_dagster.errors import ModelError, NotEvaluatedError
 from eval_dagster.models.served.calls.answers import BadAnswerError
-from eval_dagster.models.served.calls.client import Client
-from eval_dagster.models.served.calls.token_logprobs import TokenLogprob, read_token_logprobs
-from eval_dagster.models.served.scoring.local_tokenizer import LocalTokenizer
-from eval_dagster.models.served.scoring.probing import patiently
-from eval_dagster.models.served.scoring.scored_tokens import Tokens
-from eval_dagster.models.served.scoring.scoring_calls import scoring_call
-from eval_dagster.models.served.scoring.server_tokens import ServerTokenizer
+from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError
+from eval_dagster.models.served.calls.token_logprobs import read_token_logprobs
+from eval_dagster.models.served.scoring.scoring import scoring_call
+from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer, ServerTokenizer, Tokens
 from eval_dagster.records import Message, Role
 
+_ATTEMPTS, _FEW = 5, 3
+"""Attempts at a call, and those if the answer tells what the server cannot do: it may be wrong once."""
+_SPENT = (402, 429)
+"""Statuses of a spent quota. With another one, the server lacks this path, or refuses it."""
+T = TypeVar("T")
 _TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "Two  spaces,   three\n\n\tand a tab",
@@ -31,6 +33,34 @@ _MOST_SPECIAL = 4
 """Special tokens of the text that has some."""
 _MOST_SHOWN = 40
 """Tokens that an error shows."""
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Try a call some times: a server that is busy says nothing about what it can do.
+
+    Raises:
+        BadAnswerError: The server has no answer to such a call.
+        StoppedError: The quota is spent, or a cap is reached.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return await ask()
+        except PushbackError as error:
+            if attempt == _ATTEMPTS - 1:
+                raise BadAnswerError(str(error)) from None
+            await asyncio.sleep(min(error.retry_after_s or 2.0**attempt, 30.0))
+        except StoppedError as error:
+            is_last = attempt == _ATTEMPTS - 1
+            if isinstance(error, NotEvaluatedError) or (is_last and error.status in _SPENT):
+                raise
+            if is_last:
+                raise BadAnswerError(str(error), kind="NoLogprobsError") from None
+            await asyncio.sleep(0.1)
+        except BadAnswerError as error:
+            if not error.helps_to_retry or attempt >= (_FEW if error.kind == "NoLogprobsError" else _ATTEMPTS) - 1:
+                raise
+            await asyncio.sleep(2.0**attempt / 4)
+    raise AssertionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +90,15 @@ async def require_same_tokens(name: str, config: OpenAIModel, client: Client, lo
     else:
         await asyncio.gather(*(_compare_by_endpoint(name, config, server, local, text) for text in texts))
     if config.send == "text" and config.prompt_format == "chat":
-        await _require_no_more_tokens(name, config, client, local)
+        text = local.render([Message(Role.USER, "Hi")])
+        here = local.tokens(text, add_special_tokens=False)
+        seen = await _completed(config, client, {"prompt": text, "add_special_tokens": False}, local)
+        if seen.count is not None and seen.count != len(here):
+            raise ModelError(
+                f"Model {name!r}: the server at {config.base_url} reads {seen.count} tokens in a conversation that `tokenizer` renders as "
+                f"{len(here)}: {text!r}. It adds tokens that the chat template has already. Set `send: tokens` for this model in "
+                "evals.yaml."
+            )
 
 
 async def _compare_by_endpoint(name: str, config: OpenAIModel, server: ServerTokenizer, local: LocalTokenizer, text: str) -> None:
@@ -87,18 +125,6 @@ async def _compare_by_completion(name: str, config: OpenAIModel, client: Client,
         raise _difference(name, config, text, here, seen)
 
 
-async def _require_no_more_tokens(name: str, config: OpenAIModel, client: Client, local: LocalTokenizer) -> None:
-    """Require that the server adds no token to a conversation that is rendered here."""
-    text = local.render([Message(Role.USER, "Hi")])
-    here = local.tokens(text, add_special_tokens=False)
-    seen = await _completed(config, client, {"prompt": text, "add_special_tokens": False}, local)
-    if seen.count is not None and seen.count != len(here):
-        raise ModelError(
-            f"Model {name!r}: the server at {config.base_url} reads {seen.count} tokens in a conversation that `tokenizer` renders as "
-            f"{len(here)}: {text!r}. It adds tokens that the chat template has already. Set `send: tokens` for this model in evals.yaml."
-        )
-
-
 async def _completed(config: OpenAIModel, client: Client, body: Mapping[str, Any], local: LocalTokenizer) -> _Seen:
     """The tokens of a prompt, as the completion of one token reports them."""
     call = scoring_call(config, {**body, "max_tokens": 1}, lambda choice: choice)
@@ -106,14 +132,11 @@ async def _completed(config: OpenAIModel, client: Client, body: Mapping[str, Any
     ids: list[int | None] = []
     if "echo" in body:
         with suppress(BadAnswerError):
-            ids = [_id_of(each, local) for each in read_token_logprobs(reply.content)]
+            found = read_token_logprobs(reply.content)
+            ids = [local.id_of(each.token) if each.token_id is None else each.token_id for each in found]
     known = [each for each in ids if each is not None]
     is_echoed = len(ids) > 1 and len(known) == len(ids)  # a server that ignores `echo` gives the generated token alone
     return _Seen(ids=known if is_echoed else None, count=reply.prompt_tokens)
-
-
-def _id_of(found: TokenLogprob, local: LocalTokenizer) -> int | None:
-    return local.id_of(found.token) if found.token_id is None else found.token_id
 
 
 def _difference(name: str, config: OpenAIModel, text: str, here: Tokens, there: _Seen) -> ModelError:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval_dagster.models.stop_texts import cut_at_stop
+from eval_dagster.models.base import cut_at_stop
 from eval_dagster.models.transformers.encoding.tokenization import Codec, EncodedPrompt
 from eval_dagster.models.transformers.network.batching import Failure, Outcome
 from eval_dagster.records import GenerationSettings, ModelResponse, Request

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from eval_dagster.models.stop_texts import cut_at_stop
+from eval_dagster.models.base import cut_at_stop
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.grammar import GrammarRows
 

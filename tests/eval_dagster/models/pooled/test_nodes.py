@@ -17,8 +17,7 @@ from servers.ray_cluster import RayCluster, running_cluster
 
 from eval_dagster.config.models import ScriptedModel, TransformersModel
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.models.pooled.elsewhere import open_handle
-from eval_dagster.models.pooled.model import PooledModel
+from eval_dagster.models.pooled.handle import PooledModel, open_handle
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.records import GenerationSettings, Request
 

@@ -19,9 +19,8 @@ from eval_dagster.config.workers import WorkersConfig
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models import registry
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.pooled.cluster import connect
-from eval_dagster.models.pooled.elsewhere import open_handle
-from eval_dagster.models.pooled.model import PooledModel
+from eval_dagster.models.pooled.crew import connect
+from eval_dagster.models.pooled.handle import PooledModel, open_handle
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 

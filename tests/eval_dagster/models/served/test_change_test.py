@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from eval_dagster.models.served.watch.change_test import FLOOR, Answer, Compared, differences, find_change
-from eval_dagster.models.served.watch.epochs import Epoch
+from eval_dagster.models.served.watch import FLOOR, Answer, Compared, Epoch, differences, find_change
 
 TOKENS, WORDS, CANARIES = 12, 8, 20
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

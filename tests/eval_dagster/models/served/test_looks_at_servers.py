@@ -18,10 +18,10 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.file_reading import read_rows as read_file
 from eval_dagster.lake.records import records_of
 from eval_dagster.models.base import Look
+from eval_dagster.models.served import watch
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.looking import Looker
-from eval_dagster.models.served.watch import canaries, epochs
-from eval_dagster.models.served.watch.epochs import Epoch
+from eval_dagster.models.served.watch import Epoch
 from eval_dagster.progress.reporting import Advance, SilentReporter, use_reporter
 from eval_dagster.records import GenerationSettings, Request
 from eval_dagster.stores.locks import locked
@@ -56,7 +56,7 @@ def test_a_look_reads_no_rows_of_earlier_looks(stub: Stub, tmp_path: Path, monke
 
     for _ in range(3):
         look(tmp_path, stub)
-    monkeypatch.setattr(epochs, "records_of", counted)
+    monkeypatch.setattr(watch, "records_of", counted)
     monkeypatch.setattr(records, "read_rows", named)
     look(tmp_path, stub)
     assert read == [0]
@@ -73,7 +73,7 @@ def test_new_canaries_keep_the_epoch(stub: Stub, tmp_path: Path, monkeypatch: py
     look(tmp_path, stub)
     stub.change(salt="another model")
     look(tmp_path, stub)
-    monkeypatch.setattr(canaries, "VERSION", 2)
+    monkeypatch.setattr(watch, "VERSION", 2)
     for _ in range(2):
         look(tmp_path, stub)
     rows = sorted(records_of(Lake(tmp_path), "endpoint_states"), key=lambda row: row["looked_at"])
@@ -83,7 +83,7 @@ def test_new_canaries_keep_the_epoch(stub: Stub, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(("send", "path"), [("messages", "/chat/completions"), ("text", "/completions")])
 def test_canaries_are_sent_as_requests_are(send: str, path: str, stub: Stub) -> None:
     config = config_of(stub, prompt_format="chat", tokenizer={"folder": "x"}, send=send)
-    assert canaries.canary_call("1, 2,", config, with_logprobs=False).path == path
+    assert watch.canary_call("1, 2,", config, with_logprobs=False).path == path
 
 
 @pytest.mark.parametrize(("requests_per_minute", "calls"), [(10, 20), (30, 30), (50, 50), (1000, 60)])

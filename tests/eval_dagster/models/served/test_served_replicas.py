@@ -18,9 +18,9 @@ from servers.stub import Stub, stub_server
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError, ModelUnreachableError
-from eval_dagster.models.served import replicas
+from eval_dagster.models.served import model as served_model
 from eval_dagster.models.served.handle import ServedHandle
-from eval_dagster.models.served.spend.spend import CapReachedError
+from eval_dagster.models.served.spend import CapReachedError
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
@@ -207,8 +207,8 @@ def test_it_is_an_error_where_all_servers_refuse(first: Stub, tmp_path: Path) ->
 
 
 def test_a_request_that_breaks_connections_becomes_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Stub) -> None:
-    monkeypatch.setattr(replicas, "_DOWN_AFTER_S", 0.2)
-    monkeypatch.setattr(replicas, "_RETRY_S", 0.05)
+    monkeypatch.setattr(served_model, "_DOWN_AFTER_S", 0.2)
+    monkeypatch.setattr(served_model, "_RETRY_S", 0.05)
     deadly = Request(request_id="deadly", prompt="a deadly text", generation=GenerationSettings(max_tokens=8))
     with refusing() as one, refusing() as two:
         model = handle_of(tmp_path, first, two, base_url=one).load()

@@ -13,14 +13,13 @@ import pytest
 from simulated_server import SimulatedServer, answer_all, evaluate, lengths, run_simulated
 
 from eval_dagster.models.served.pace import pacing
-from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
-from eval_dagster.models.served.pace.sharing import SharedEndpoint, SharedState
+from eval_dagster.models.served.pace.pacing import Pace, PaceSettings, SharedEndpoint, SharedState
 
 PROCESS = """
 import json, sys
 from dataclasses import asdict
 from pathlib import Path
-from eval_dagster.models.served.pace.sharing import SharedEndpoint, SharedState
+from eval_dagster.models.served.pace.pacing import SharedEndpoint, SharedState
 
 endpoint = SharedEndpoint(Path(sys.argv[1]))
 endpoint.join()
@@ -172,7 +171,7 @@ def simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         return result
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    monkeypatch.setattr(pacing, "time", SimpleNamespace(time=lambda: 1e9 + asyncio.get_running_loop().time()))
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(time=lambda: 1e9 + asyncio.get_running_loop().time(), time_ns=time.time_ns))
 
 
 @pytest.mark.usefixtures("simulated_clock")

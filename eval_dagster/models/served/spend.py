@@ -24,8 +24,7 @@ from eval_dagster.errors import NotEvaluatedError, StoreError
 from eval_dagster.models.served.calls.amounts import Amount, Estimate, Estimates, Known
 from eval_dagster.models.served.calls.answers import BadAnswerError, Reply
 from eval_dagster.models.served.calls.bodies import Call
-from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError
-from eval_dagster.models.served.calls.secrets import Headers
+from eval_dagster.models.served.calls.client import Client, Headers, PushbackError, StoppedError
 from eval_dagster.stores.locks import is_held, locked
 from eval_dagster.stores.sqlite_files import connect
 
@@ -336,24 +335,7 @@ class CappedClient(Client):
             CapReachedError: There is none, and there will be none.
             BadAnswerError, PushbackError, StoppedError: As `Client.ask`.
         """
-        sent = await self._admitted(call)
-        try:
-            reply = await super().ask(call)
-        except BaseException as error:
-            self._count_failure(sent, error)
-            raise
-        else:
-            try:
-                self._spend.answered(sent, reply, self._ledger)
-            except StoreError as error:  # the answer is there, and the next call is not sent
-                self._problem = error
-            return reply
-        finally:
-            self._end.set()
-
-    async def _admitted(self, call: Call) -> _Sent:
-        """Wait for room, first come first served."""
-        async with self._first:
+        async with self._first:  # first come first served
             if self._problem is not None:
                 raise self._problem
             while (sent := self._spend.take(call, self._ledger)) is None:
@@ -365,15 +347,24 @@ class CappedClient(Client):
                 self._end.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._end.wait(), _POLL_S)
-            return sent
-
-    def _count_failure(self, sent: _Sent, error: BaseException) -> None:
-        if isinstance(error, BadAnswerError) and error.reply is not None:
-            self._spend.answered(sent, error.reply, self._ledger)
-        elif isinstance(error, StoppedError) or (isinstance(error, BadAnswerError | PushbackError) and not error.may_be_billed):
-            self._spend.rejected(sent, self._ledger)
+        try:
+            reply = await super().ask(call)
+        except BaseException as error:
+            if isinstance(error, BadAnswerError) and error.reply is not None:
+                self._spend.answered(sent, error.reply, self._ledger)
+            elif isinstance(error, StoppedError) or (isinstance(error, BadAnswerError | PushbackError) and not error.may_be_billed):
+                self._spend.rejected(sent, self._ledger)
+            else:
+                self._spend.lost(sent, self._ledger)
+            raise
         else:
-            self._spend.lost(sent, self._ledger)
+            try:
+                self._spend.answered(sent, reply, self._ledger)
+            except StoreError as error:  # the answer is there, and the next call is not sent
+                self._problem = error
+            return reply
+        finally:
+            self._end.set()
 
 
 def _cap(cost: float | None, tokens: int | None) -> Amount | None:

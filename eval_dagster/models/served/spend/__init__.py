@@ -1,1 +1,0 @@
-"""The cost of requests, and the caps on it."""

@@ -1,1 +1,0 @@
-"""Checks whether a server still has the same model."""
