@@ -14,7 +14,6 @@ from typing import Any, Literal
 from eval_dagster.datasets.reader import LookingReader, without_network
 from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
 from eval_dagster.lake.attempts import attempts_of_model
-from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.models.base import DistantHandle, WatchedHandle
@@ -302,26 +301,24 @@ class _Look:
                 except Exception as error:
                     raise _stop(error) from error
         except _Stop as stop:
-            self._end(stage, stop)
+            # Stages without a file are made in any case, unless the run fails before.
+            is_broken = stop.state == "broken"
+            rest = list(STAGES)[list(STAGES).index(stage) :]
+            for each in rest:
+                if each in self._cells:
+                    continue
+                reason = stop.reason if each == stage or not is_broken else ""
+                if is_broken:
+                    self._cells[each] = Cell(stage=each, state="broken" if each == stage else "not reached", detail=reason)
+                else:
+                    is_missing = self._partition.current(each) is None
+                    self._cells[each] = Cell(stage=each, state="missing" if is_missing else "cannot tell", detail=reason)
+            if not is_broken and "model_outputs" in rest:
+                self._requests, self._is_exact = self._rows.evaluated(), False
+            elif is_broken and stage in ("dataset_snapshot", "rendered_prompts", "model_outputs"):
+                self._requests = 0
         estimate = self._model.estimate(self._rows.eval_name, self._requests, is_exact=self._is_exact)
         return PartitionState(eval=self._rows.eval_name, model=self._model.name, cells=self._cells, estimate=estimate)
-
-    def _end(self, at: str, stop: _Stop) -> None:
-        """Fill in the stages from an unknown one. Stages without a file are made in any case, unless the run fails before."""
-        is_broken = stop.state == "broken"
-        for stage in list(STAGES)[list(STAGES).index(at) :]:
-            if stage in self._cells:
-                continue
-            reason = stop.reason if stage == at or not is_broken else ""
-            if is_broken:
-                self._cells[stage] = Cell(stage=stage, state="broken" if stage == at else "not reached", detail=reason)
-            else:
-                is_missing = self._partition.current(stage) is None
-                self._cells[stage] = Cell(stage=stage, state="missing" if is_missing else "cannot tell", detail=reason)
-        if not is_broken and "model_outputs" in list(STAGES)[list(STAGES).index(at) :]:
-            self._requests, self._is_exact = self._rows.evaluated(), False
-        elif is_broken and at in ("dataset_snapshot", "rendered_prompts", "model_outputs"):
-            self._requests = 0
 
     def _prompts(self) -> Cell:
         handle = self._partition.project.handle(self._model.name)
@@ -337,23 +334,17 @@ class _Look:
         if plan.current is None or "task" not in found.causes:
             return found
         others = [cause for cause in found.causes if cause != "task"]
-        if not self._asks_as(plan.current):
-            return replace(found, causes=[*others, "prompt"])
-        is_same = self._asked == AskedPrompts.of(plan.current)
-        return replace(found, causes=others or ["code"], detail="the prompts are the same" if is_same else "")
-
-    def _asks_as(self, current: LakeFile) -> bool:
-        """Whether the samples common to current and new prompts are asked as before."""
+        # Are the samples common to current and new prompts asked as before?
         names = ("request_id", "gold", "gold_is_list", "gold_index", "context")
         try:
             new = {row["sample_id"]: [row[name] for name in names] for row in self._rendered[0]}
         except FarError:
-            return False
-        return all(
-            [row[name] for name in names] == new.get(row["sample_id"], [])
-            for row in read_rows(current.path, ["sample_id", *names])
-            if row["sample_id"] in new
-        )
+            return replace(found, causes=[*others, "prompt"])
+        before = [row for row in read_rows(plan.current.path, ["sample_id", *names]) if row["sample_id"] in new]
+        if any([row[name] for name in names] != new[row["sample_id"]] for row in before):
+            return replace(found, causes=[*others, "prompt"])
+        is_same = self._asked == AskedPrompts.of(plan.current)
+        return replace(found, causes=others or ["code"], detail="the prompts are the same" if is_same else "")
 
     @cached_property
     def _rendered(self) -> tuple[Sequence[Mapping[str, Any]], AskedPrompts]:

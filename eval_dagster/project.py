@@ -100,7 +100,19 @@ class Project:
 
     @classmethod
     def _of(cls, config: Config, path: Path, tasks: Mapping[str, TaskClass], home: Path | None) -> "Project":
-        home = _usable((home or default_home(path)).resolve())
+        home = (home or default_home(path)).resolve()
+        # DuckDB or SQLAlchemy would misread some paths.
+        wrong = sorted(set(str(home)) & set("*?[\\\n\r\t"))
+        if wrong:
+            raise ConfigError(
+                f"the home {str(home)!r} has {', '.join(map(repr, wrong))} in its path, which DuckDB takes for a pattern or another "
+                "folder; set EVAL_DAGSTER_HOME to a folder without it"
+            )
+        if found := re.search("%[0-9a-fA-F]{2}", str(home.absolute())):
+            raise ConfigError(
+                f"the home {str(home)!r} has {found[0]!r} in its path, which SQLAlchemy reads as another character; set "
+                "EVAL_DAGSTER_HOME to a folder without it"
+            )
         # Addresses are not repeated in messages, since they can hold a password.
         lake_url = os.environ.get(LAKE_VARIABLE)
         if lake_url and (reason := wrong_lake_url(lake_url)):
@@ -286,22 +298,6 @@ def _pick(section: Mapping[str, T], name: str, kind: str) -> T:
     if name not in section:
         raise UsageError(f"unknown {kind} {name!r}{did_you_mean(name, section)}; evals.yaml has: {', '.join(section) or 'none'}")
     return section[name]
-
-
-def _usable(home: Path) -> Path:
-    """The home. Raises ConfigError for a path that DuckDB or SQLAlchemy would misread."""
-    wrong = sorted(set(str(home)) & set("*?[\\\n\r\t"))
-    if wrong:
-        raise ConfigError(
-            f"the home {str(home)!r} has {', '.join(map(repr, wrong))} in its path, which DuckDB takes for a pattern or another folder; "
-            "set EVAL_DAGSTER_HOME to a folder without it"
-        )
-    if found := re.search("%[0-9a-fA-F]{2}", str(home.absolute())):
-        raise ConfigError(
-            f"the home {str(home)!r} has {found[0]!r} in its path, which SQLAlchemy reads as another character; set EVAL_DAGSTER_HOME to a "
-            "folder without it"
-        )
-    return home
 
 
 def _tracker(config: Config, home: Path, locks: SharedLocks) -> Tracker:

@@ -45,7 +45,7 @@ ARROWS = {
     "prompts records sandbox statistics tasks texts tracking users_code versions",
     "lake.records": "errors lake.files lake.format",
     "lake.attempts": "errors lake.files lake.format lake.records lake.tables",
-    "freshness": "datasets errors lake.attempts lake.files lake.format lake.tables models project records stages tasks",
+    "freshness": "datasets errors lake.attempts lake.format lake.tables models project records stages tasks",
     "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
     "pipeline": "errors lake.attempts lake.catalog lake.files lake.tables pages.samples progress project stages users_code",

@@ -209,7 +209,17 @@ class _AskedRow:
             text = "".join(message.content for message in made.messages) if made.prompt is None else made.prompt
             request = _request(prompt=text, perplexity=True, use_logits=made.use_logits)
         else:
-            request = self._generated(made)
+            # A benchmark of another package renders its prompts to their ends.
+            usual = "" if isinstance(task, AdapterTask) else self.rendering.answers.get(sample.subject, "answer")
+            prompt, _ = self._joined(made, (usual,))
+            request = _request(
+                prompt=prompt,
+                has_special_tokens=formatter.has_special_tokens,
+                generation=self._settings(made),
+                use_logits=made.use_logits,
+                images=tuple(made.images),
+                messages=self._sent(made),
+            )
         return RenderedPrompt(
             sample_id=question_id(sample, index),
             source_id=sample.sample_id,
@@ -242,19 +252,6 @@ class _AskedRow:
             has_special_tokens=formatter.has_special_tokens,
             choices=joined,
             unconditioned_prompt=unconditioned,
-            use_logits=made.use_logits,
-            images=tuple(made.images),
-            messages=self._sent(made),
-        )
-
-    def _generated(self, made: TaskSample) -> Request:
-        # A benchmark of another package renders its prompts to their ends.
-        usual = "" if isinstance(self.rendering.task, AdapterTask) else self.rendering.answers.get(self.sample.subject, "answer")
-        prompt, _ = self._joined(made, (usual,))
-        return _request(
-            prompt=prompt,
-            has_special_tokens=self.rendering.formatter.has_special_tokens,
-            generation=self._settings(made),
             use_logits=made.use_logits,
             images=tuple(made.images),
             messages=self._sent(made),

@@ -19,7 +19,7 @@ from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.file_reading import read_head, read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.rows import request_of, response_row
-from eval_dagster.models.base import WatchedHandle
+from eval_dagster.models.base import Look, WatchedHandle
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
 from eval_dagster.prompts.rendering import ids_by_count, named
@@ -104,22 +104,59 @@ def materialize_outputs(
     asked = AskedModel(project=project, name=model, version=project.handle(model).version(), run_id=run_id, kept=kept or KeptModel())
     plans: list[_Asking] = []
     for eval_name in evals:
+        partition = Partition(project=project, eval_name=eval_name, model=model, run_id=run_id)
         try:
-            planned = _plan(Partition(project=project, eval_name=eval_name, model=model, run_id=run_id), asked.version)
+            prompts = partition.require("rendered_prompts")
+            plan = plan_outputs(partition, AskedPrompts.of(prompts), asked.version)
+            current = None if plan.fresh is None else _result(partition, plan.fresh, cached=True)
+            rows = read_rows(prompts.path) if current is None else []
         except LakeUnreachableError:
             raise
         except EvalDagsterError as error:
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=str(error))
             continue
-        death = None if isinstance(planned, StageResult) else death_for(model, (row["request_id"] for row in planned.rows))
-        if death is not None:
+        if current is not None:
+            yield replace(current, warnings=(*look.warnings, *current.warnings))
+        elif death := death_for(model, (row["request_id"] for row in rows)):
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=death.message)
-        elif isinstance(planned, StageResult):
-            yield replace(planned, warnings=(*look.warnings, *planned.warnings))
         else:
-            plans.append(planned)
+            plans.append(_Asking(partition=partition, prompts=prompts, plan=plan, rows=rows))
     if not plans:
         return
+    answers, run = _asked_answers(asked, plans, look, reporter)
+    problem = ""  # before the results, which show it as a warning
+    try:
+        asked.cache.merge(run_id)
+    except Exception as error:
+        problem = (
+            f"the small files of the response cache {asked.cache.folder} could not be merged ({type(error).__name__}: {error}); "
+            "no answer is lost, and the next run that asks the model tries again"
+        )
+    warnings = (*look.warnings, *([problem] if problem else []))
+    for each in plans:
+        found = [answer for row in each.rows if (answer := _answer_to(row, answers, asked.version)) is not None]
+        mixed = mixed_words(mixed_counts(found), with_columns=True)
+        failure = StageFailure(stage=_STAGE, eval_name=each.partition.eval_name, model=model, message="")
+        if len(found) < len(each.rows):
+            message = run.failure or "the model left requests unanswered"
+            if run.is_limited:
+                left = len(each.rows) - len(found)
+                failure = replace(failure, is_limited=True, counts={"requests_left": left, **_run_counts(each, found, run)})
+                message = f"{left} of {len(each.rows)} requests are left: {message}"
+            yield replace(failure, message="; ".join((message, *warnings)))
+        elif mixed is not None and getattr(project.model(model), "mixed_answers", "warn") == "error":
+            cure = "Change `pin` in evals.yaml, so that all is asked anew"
+            message = f"its answers are of {mixed}, and `mixed_answers: error` is set. {cure}"
+            yield replace(failure, message="; ".join((message, *warnings)))
+        else:
+            file = _write(each, found, run, asked.version, merge_failures=int(bool(problem)))
+            yield _result(each.partition, file, cached=False, warnings=warnings)
+
+
+def _asked_answers(
+    asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: Reporter
+) -> tuple[Mapping[str, Mapping[str, Any]], ModelRun]:
+    """Ask what the cache lacks. Returns the answers to the requests of all evals, by their ids, and the call of the model."""
     # An invalid prompt is answered by its own error, even if a valid prompt has the same request id.
     rows = [(row["request_id"], row) for plan in plans for row in plan.rows if row["error"] is None]
     known = asked.cache.find({name for name, _ in rows})
@@ -138,25 +175,9 @@ def materialize_outputs(
     rests = {sent[each]: row for each, row in (before | run.found | run.answers).items() if sent[each] in shared.heads}
     whole = {name: joined(name, shared.heads[name], row) for name, row in rests.items()}
     run.answers = {sent[each]: row for each, row in run.answers.items()}
-    answers = known | {sent[each]: row for each, row in run.found.items()} | run.answers | whole
     if completed := [row for row in (*shared.whole.values(), *whole.values()) if not row.get("retryable")]:
-        asked.cache.add(completed, run_id)
-    problem = _merge(asked.cache, run_id)  # before the results, which show its warning
-    for plan in plans:
-        found = [answer for row in plan.rows if (answer := _answer_to(row, answers, asked.version)) is not None]
-        warnings = (*look.warnings, *([problem] if problem else []))
-        if len(found) == len(plan.rows):
-            mixed = mixed_words(mixed_counts(found), with_columns=True)
-            if mixed is not None and getattr(project.model(model), "mixed_answers", "warn") == "error":
-                message = (
-                    f"its answers are of {mixed}, and `mixed_answers: error` is set. Change `pin` in evals.yaml, so that all is asked anew"
-                )
-                yield StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=model, message="; ".join((message, *warnings)))
-                continue
-            file = _write(plan, found, run, asked.version, merge_failures=int(problem is not None))
-            yield _result(plan.partition, file, cached=False, warnings=warnings)
-        else:
-            yield _unanswered(plan, found, run, warnings)
+        asked.cache.add(completed, asked.run_id)
+    return known | {sent[each]: row for each, row in run.found.items()} | run.answers | whole, run
 
 
 def _answer_to(prompt: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], model_version: str) -> Mapping[str, Any] | None:
@@ -164,18 +185,6 @@ def _answer_to(prompt: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any
     if prompt["error"] is not None:
         return response_row(prompt["request_id"], ModelResponse(error=prompt["error"]), model_version)
     return answers.get(prompt["request_id"])
-
-
-def _unanswered(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, warnings: Sequence[str]) -> StageFailure:
-    """The failure of an eval without all of its answers. Its message includes the run's warnings, such as a change of the model."""
-    message = run.failure or "the model left requests unanswered"
-    failure = StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=plan.partition.model, message=message)
-    if run.is_limited:
-        left = len(plan.rows) - len(answers)
-        counts = {"requests_left": left, **_run_counts(plan, answers, run)}
-        message = f"{left} of {len(plan.rows)} requests are left: {failure.message}"
-        failure = replace(failure, is_limited=True, counts=counts, message=message)
-    return replace(failure, message="; ".join((failure.message, *warnings)))
 
 
 def _run_counts(plan: _Asking, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
@@ -194,26 +203,6 @@ def _run_counts(plan: _Asking, rows: Sequence[Mapping[str, Any]], run: ModelRun)
         "model_seconds": round(sum(row["latency_s"] for row in asked), 3),
         **{f"{name}_computed": count for name, count in costs.items()},
     }
-
-
-def _merge(cache: ResponseCache, run_id: str) -> str | None:
-    """Merge the small files of the cache. Returns the reason if that failed; all answers are kept in any case."""
-    try:
-        cache.merge(run_id)
-    except Exception as error:
-        return (
-            f"the small files of the response cache {cache.folder} could not be merged ({type(error).__name__}: {error}); "
-            "no answer is lost, and the next run that asks the model tries again"
-        )
-    return None
-
-
-def _plan(partition: Partition, model_version: str) -> StageResult | _Asking:
-    prompts = partition.require("rendered_prompts")
-    plan = plan_outputs(partition, AskedPrompts.of(prompts), model_version)
-    if plan.fresh is not None:
-        return _result(partition, plan.fresh, cached=True)
-    return _Asking(partition=partition, prompts=prompts, plan=plan, rows=read_rows(prompts.path))
 
 
 def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str) -> Plan:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eval_dagster.errors import DataError, WholeEvalError
-from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.file_reading import read_head, read_rows
 from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.rows import prompt_row
@@ -41,13 +40,40 @@ def materialize_prompts(partition: Partition) -> StageResult:
     current = plan.fresh
     if current is None:
         require_execution(project, eval_name)
-        current = _write(partition, render_eval(project, eval_name, rendering), plan, snapshot)
-    findings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
-    warnings, cached = findings, plan.fresh is not None
+        prompts = render_eval(project, eval_name, rendering)
+        rows, asked = prompt_rows(partition, prompts)
+        compares_texts = any(metric.COMPARES_TEXTS for metric in partition.task.METRICS)
+        findings = lint(prompts, num_fewshot=project.num_fewshot(eval_name), compares_texts=compares_texts)
+        info = FileInfo(
+            fingerprint=plan.fingerprint,
+            version=asked.version,
+            run_id=partition.run_id,
+            materialized_at=partition.next_time(_STAGE),
+            inputs={
+                "dataset_snapshot": snapshot.info.version,
+                # Names do not change answers or scores, but are in the rows of both.
+                **({"sample_names": asked.names} if asked.names else {}),
+                **snapshot.info.inputs,
+            },
+            counts={
+                "prompts": len(rows),
+                "errors": sum(row["error"] is not None for row in rows),
+                "choices": sum(len(row["choices"] or ()) for row in rows),
+                "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
+                **({"retryable_errors": count} if (count := sum(prompt.is_retryable for prompt in prompts)) else {}),
+                **({"merged_system_messages": count} if (count := sum(row["is_system_merged"] for row in rows)) else {}),
+                **({"repeated_names": count} if (count := len(_by_name(_named(rows)))) else {}),
+            },
+            made_of=plan.made_of,
+            notes={FINDINGS_NOTE: findings_note(findings)},
+        )
+        current = partition.write(_STAGE, rows, info)
+    warnings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
     if current.info.counts.get("repeated_names"):
         words = shared_names(_named(read_rows(current.path, ["sample_name", "source_id"])))
-        warnings = [f"{partition}: {words}", *findings]
-    return partition.result(_STAGE, current, cached=cached, preview=read_head(current.path, 3, _PREVIEW), warnings=warnings)
+        warnings = [f"{partition}: {words}", *warnings]
+    preview = read_head(current.path, 3, _PREVIEW)
+    return partition.result(_STAGE, current, cached=plan.fresh is not None, preview=preview, warnings=warnings)
 
 
 def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: str) -> Plan:
@@ -166,36 +192,6 @@ def prompt_rows(partition: Partition, prompts: Sequence[RenderedPrompt]) -> tupl
     return [prompt_row(partition.eval_name, partition.model, prompt, num_fewshot, version) for prompt in prompts], AskedPrompts(
         version=version, names=stable_hash(names) if any(names) else ""
     )
-
-
-def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, snapshot: LakeFile) -> LakeFile:
-    rows, asked = prompt_rows(partition, prompts)
-    compares_texts = any(metric.COMPARES_TEXTS for metric in partition.task.METRICS)
-    findings = lint(prompts, num_fewshot=partition.project.num_fewshot(partition.eval_name), compares_texts=compares_texts)
-    info = FileInfo(
-        fingerprint=plan.fingerprint,
-        version=asked.version,
-        run_id=partition.run_id,
-        materialized_at=partition.next_time(_STAGE),
-        inputs={
-            "dataset_snapshot": snapshot.info.version,
-            # Names do not change answers or scores, but are in the rows of both.
-            **({"sample_names": asked.names} if asked.names else {}),
-            **snapshot.info.inputs,
-        },
-        counts={
-            "prompts": len(rows),
-            "errors": sum(row["error"] is not None for row in rows),
-            "choices": sum(len(row["choices"] or ()) for row in rows),
-            "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
-            **({"retryable_errors": count} if (count := sum(prompt.is_retryable for prompt in prompts)) else {}),
-            **({"merged_system_messages": count} if (count := sum(row["is_system_merged"] for row in rows)) else {}),
-            **({"repeated_names": count} if (count := len(_by_name(_named(rows)))) else {}),
-        },
-        made_of=plan.made_of,
-        notes={FINDINGS_NOTE: findings_note(findings)},
-    )
-    return partition.write(_STAGE, rows, info)
 
 
 def shared_names(named: Iterable[tuple[str | None, str]]) -> str | None:

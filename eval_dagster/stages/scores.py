@@ -380,27 +380,10 @@ def scores_of(
     `samples` are all samples of the eval, by id; `asked` are all types of responses that the eval asks for. Raises `RequirementError` like
     `score_response`.
     """
-    return row_scores(task, samples, answered) if isinstance(task, AdapterTask) else _prompt_scores(task, samples, answered, asked)
-
-
-def _answered(
-    partition: Partition, prompts: LakeFile, outputs: LakeFile, known: Container[str]
-) -> Iterator[tuple[RenderedPrompt, ModelResponse]]:
-    responses = {row["sample_id"]: row for row in read_rows(outputs.path)}
-    for row in read_rows(prompts.path):
-        prompt, response = prompt_of(row), response_of(responses[row["sample_id"]])
-        if prompt.source_id not in known:
-            raise LakeError(f"the prompts of {partition} are of an older dataset snapshot; materialize rendered_prompts for this partition")
-        yield prompt, response
-
-
-def _prompt_scores(
-    task: BaseTask[Any],
-    samples: Mapping[str, Sample],
-    answered: Iterator[tuple[RenderedPrompt, ModelResponse]],
-    asked: Collection[ResponseType],
-) -> Iterator[tuple[RenderedPrompt, Score]]:
-    """Every metric of every question. A `RowMetric` is computed once per row, from all questions about it that it can score."""
+    if isinstance(task, AdapterTask):
+        yield from row_scores(task, samples, answered)
+        return
+    # A `RowMetric` is computed once per row, from all questions about it that it can score.
     of_row = [metric for metric in task.METRICS if issubclass(metric, RowMetric)]
     of_question = [metric for metric in task.METRICS if metric not in of_row]
     for name, pairs in groupby(answered, key=lambda pair: pair[0].source_id):
@@ -422,6 +405,17 @@ def _prompt_scores(
             error = next((error for _, _, error in own if error is not None), None)
             for score in score_response([metric] if own else [], [view for _, views, _ in own for view in views], error, name):
                 yield own[0][0], score
+
+
+def _answered(
+    partition: Partition, prompts: LakeFile, outputs: LakeFile, known: Container[str]
+) -> Iterator[tuple[RenderedPrompt, ModelResponse]]:
+    responses = {row["sample_id"]: row for row in read_rows(outputs.path)}
+    for row in read_rows(prompts.path):
+        prompt, response = prompt_of(row), response_of(responses[row["sample_id"]])
+        if prompt.source_id not in known:
+            raise LakeError(f"the prompts of {partition} are of an older dataset snapshot; materialize rendered_prompts for this partition")
+        yield prompt, response
 
 
 def clusters_of(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:
