@@ -85,8 +85,24 @@ class GoldScores:
 
         Metrics that need other prompts of the row are left out, and metrics that run code if that is not allowed.
         """
-        prompt = self.asked.prompt
-        right, wrong = self._right_answers(), self._wrong_answers()
+        prompt, choices = self.asked.prompt, self.asked.choices
+        right: Answers = {}
+        if prompt.response_type is ResponseType.PERPLEXITY:
+            right = {"a text that is certain": self._text(0.0)}
+            wrong: Answers = {"a text that is less than certain": self._text(_UNCERTAIN)}
+        elif prompt.response_type is ResponseType.LOGLIKELIHOODS:
+            right = {f"the gold answer {choices[index]!r}": self._chosen(index) for index in prompt.gold_indices}
+            others = [index for index in range(len(choices)) if index not in prompt.gold_indices]
+            wrong = {f"the wrong answer {choices[index]!r}": self._chosen(index) for index in others}
+            wrong = wrong or {"a gold answer that is improbable": self._chosen(None)}
+        else:
+            if self.answer:
+                stops = (prompt.request.generation or GenerationSettings()).stop_sequences
+                stop = min((stop for stop in stops if stop and stop in self.answer), key=self.answer.index, default="")
+                text = self.answer.partition(stop)[0] if stop else self.answer
+                cut = f", which the stop sequence {stop!r} cuts to {text!r}," if stop else ""
+                right = {f"the gold answer {self.answer!r}{cut}": self._completion(text)}
+            wrong = {f"the wrong answer {text!r}": self._completion(text) for text in _WRONG_TEXTS if text not in prompt.ground_truths}
         texts = prompt.request.generation.num_samples if prompt.request.generation else 1
         for metric in metrics_for(self.asked.task.METRICS, prompt.response_type):
             if issubclass(metric, RowMetric) or (metric.EXECUTES_CODE and not execution_allowed()):
@@ -95,31 +111,6 @@ class GoldScores:
             if found.problem is not None and (absent := absent_gold(prompt.ground_truths, prompt.request.choices)):
                 found = replace(found, problem=f"{found.problem}; {absent}")
             yield found
-
-    def _right_answers(self) -> Answers:
-        prompt, choices = self.asked.prompt, self.asked.choices
-        if prompt.response_type is ResponseType.PERPLEXITY:
-            return {"a text that is certain": self._text(0.0)}
-        if prompt.response_type is ResponseType.LOGLIKELIHOODS:
-            return {f"the gold answer {choices[index]!r}": self._chosen(index) for index in prompt.gold_indices}
-        if not self.answer:
-            return {}
-        stops = (prompt.request.generation or GenerationSettings()).stop_sequences
-        stop = min((stop for stop in stops if stop and stop in self.answer), key=self.answer.index, default="")
-        text = self.answer.partition(stop)[0] if stop else self.answer
-        cut = f", which the stop sequence {stop!r} cuts to {text!r}," if stop else ""
-        return {f"the gold answer {self.answer!r}{cut}": self._completion(text)}
-
-    def _wrong_answers(self) -> Answers:
-        prompt, choices = self.asked.prompt, self.asked.choices
-        if prompt.response_type is ResponseType.PERPLEXITY:
-            return {"a text that is less than certain": self._text(_UNCERTAIN)}
-        if prompt.response_type is ResponseType.COMPLETION:
-            wrong_texts = [text for text in _WRONG_TEXTS if text not in prompt.ground_truths]
-            return {f"the wrong answer {text!r}": self._completion(text) for text in wrong_texts}
-        wrong = [index for index in range(len(choices)) if index not in prompt.gold_indices]
-        found = {f"the wrong answer {choices[index]!r}": self._chosen(index) for index in wrong}
-        return found or {"a gold answer that is improbable": self._chosen(None)}
 
     def _chosen(self, index: int | None) -> Completion | Loglikelihood:
         """The choices' log-probabilities of a model that is certain of one choice, or rules out all of them.

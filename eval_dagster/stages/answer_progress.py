@@ -85,12 +85,23 @@ class AnswerProgress:
     def _begin(self, piece: _Piece) -> None:
         kind, eval_name = piece
         before = self._tokens[kind]
+
+        def work() -> Work:
+            usages = self._loaded.usage()
+            costs = [usage.cost for usage in usages if usage.cost is not None]
+            return Work(
+                tokens=self._count_tokens(kind) - before,
+                cost=math.fsum(costs) if costs else None,
+                cost_estimated=sum(usage.cost_estimated for usage in usages),
+                state=", ".join(usage.state for usage in usages if usage.state),
+            )
+
         self._open[piece] = _entered(
             self._reporter.track(
                 f"{_VERBS[kind]} {eval_name} {self._model}",
                 total=self._totals[piece],
                 unit="requests",
-                work=lambda: self._work(kind, before),
+                work=work,
                 since=self._last,
             )
         )
@@ -99,16 +110,6 @@ class AnswerProgress:
         """Record the time and the tokens of the last answer. The next eval starts there."""
         self._last = time.monotonic()
         self._tokens = {kind: self._count_tokens(kind) for kind in _VERBS}
-
-    def _work(self, kind: str, tokens_before: int) -> Work:
-        usages = self._loaded.usage()
-        costs = [usage.cost for usage in usages if usage.cost is not None]
-        return Work(
-            tokens=self._count_tokens(kind) - tokens_before,
-            cost=math.fsum(costs) if costs else None,
-            cost_estimated=sum(usage.cost_estimated for usage in usages),
-            state=", ".join(usage.state for usage in usages if usage.state),
-        )
 
     def _count_tokens(self, kind: str) -> int:
         return sum(usage.computed() for usage in self._loaded.usage() if usage.kind == kind)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -48,21 +48,21 @@ def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, rep
     handle = project.handle(model)
     if not isinstance(handle, WatchedHandle):
         return Look()
+
+    def known() -> list[Known]:
+        """Some requests of the run with cached answers, in an order that differs in each run."""
+        rows: list[dict[str, Any]] = []
+        for name in _drawn(evals, _EVALS, run_id):
+            prompts = Partition(project=project, eval_name=name, model=model, run_id=run_id).current("rendered_prompts")
+            if prompts is not None:
+                table = read_table(prompts.path)
+                rows += table.take(_drawn(range(len(table)), _REQUESTS, run_id)).to_pylist()
+        chosen = {row["request_id"]: row for row in rows if row["error"] is None}
+        found = ResponseCache(project.lake, handle.version()).find(list(chosen))
+        return [(request_of(chosen[name]), found[name]) for name in _drawn([name for name in chosen if name in found], _REQUESTS, run_id)]
+
     with use_reporter(reporter):
-        return handle.look(partial(_known, project, model, evals, run_id), run_id)
-
-
-def _known(project: Project, model: str, evals: Sequence[str], run_id: str) -> list[Known]:
-    """Some requests of the run with cached answers, in an order that differs in each run."""
-    rows: list[dict[str, Any]] = []
-    for name in _drawn(evals, _EVALS, run_id):
-        prompts = Partition(project=project, eval_name=name, model=model, run_id=run_id).current("rendered_prompts")
-        if prompts is not None:
-            table = read_table(prompts.path)
-            rows += table.take(_drawn(range(len(table)), _REQUESTS, run_id)).to_pylist()
-    chosen = {row["request_id"]: row for row in rows if row["error"] is None}
-    found = ResponseCache(project.lake, project.handle(model).version()).find(list(chosen))
-    return [(request_of(chosen[name]), found[name]) for name in _drawn([name for name in chosen if name in found], _REQUESTS, run_id)]
+        return handle.look(known, run_id)
 
 
 def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:

@@ -280,26 +280,22 @@ def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
             )
         )
         raise TaskDefinitionError(f"{file} has no task {name!r}{did_you_mean(name, known)}; its tasks are: {_listed(known)}")
-    raise TaskDefinitionError(f"{name} in {file} is no task: {_remedy(name, found)}")
+    remedy = "expected a subclass of eval_dagster.BaseTask, a function under @doc_task, or a LightevalTaskConfig"
+    if isfunction(found):
+        remedy = (
+            f"a function becomes one under a decorator: @doc_task(dataset_path=..., sample_split=..., metrics=[...]) above def {name} "
+            "(from eval_dagster import doc_task)"
+        )
+    elif origin := installed_origin(found if isinstance(found, type) else type(found)):
+        remedy += (
+            f"; it is made of the installed package {origin}, which eval_dagster stands in for only where it is not installed: "
+            "import from eval_dagster in the file"
+        )
+    raise TaskDefinitionError(f"{name} in {file} is no task: {remedy}")
 
 
 def _is_task(value: object) -> TypeGuard[type[BaseTask[Any]]]:
     return isinstance(value, type) and issubclass(value, BaseTask) and value not in _OWN_CLASSES
-
-
-def _remedy(name: str, found: object) -> str:
-    if isfunction(found):
-        return (
-            f"a function becomes one under a decorator: @doc_task(dataset_path=..., sample_split=..., metrics=[...]) above def {name} "
-            "(from eval_dagster import doc_task)"
-        )
-    expected = "expected a subclass of eval_dagster.BaseTask, a function under @doc_task, or a LightevalTaskConfig"
-    if origin := installed_origin(found if isinstance(found, type) else type(found)):
-        return (
-            f"{expected}; it is made of the installed package {origin}, which eval_dagster stands in for only where it is not installed: "
-            "import from eval_dagster in the file"
-        )
-    return expected
 
 
 def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any]]:
@@ -324,8 +320,7 @@ def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any
         if isinstance(error, TaskDefinitionError):
             raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
         reason = _missing_module(error, file, folder) or f"{shown_text(described(error))}{_place_in_neighbour(error, file)}"
-        hint = _unused_neighbour(error, file, folder) or _later_python(error)
-        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{hint}") from error
+        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_advice(error, file, folder)}") from error
 
 
 def _place_in_neighbour(error: BaseException, file: Path) -> str:
@@ -355,17 +350,17 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
     )
 
 
-def _later_python(error: BaseException) -> str:
-    """Advice for a file with wrong syntax that imports from eval-framework, which needs Python 3.12."""
-    if not isinstance(error, SyntaxError) or sys.version_info >= (3, 12) or not Path(str(error.filename)).is_file():
-        return ""
-    is_foreign = re.search(r"^\s*(from|import) eval_framework\b", Path(str(error.filename)).read_text("utf-8", "replace"), re.MULTILINE)
-    version = ".".join(map(str, sys.version_info[:2]))
-    return f"; files for eval-framework may use syntax of Python 3.12, and this is Python {version}" if is_foreign else ""
+def _advice(error: BaseException, file: Path, folder: Path) -> str:
+    """Advice for a failed import; empty if none is known.
 
-
-def _unused_neighbour(error: BaseException, file: Path, folder: Path) -> str:
-    """Advice if an import failed because a user's file has the name of a standard module; empty if it failed for another reason."""
+    A user's file may have the name of a standard module, and a file for eval-framework may need Python 3.12.
+    """
+    if isinstance(error, SyntaxError):
+        if sys.version_info >= (3, 12) or not Path(str(error.filename)).is_file():
+            return ""
+        is_foreign = re.search(r"^\s*(from|import) eval_framework\b", Path(str(error.filename)).read_text("utf-8", "replace"), re.MULTILINE)
+        version = ".".join(map(str, sys.version_info[:2]))
+        return f"; files for eval-framework may use syntax of Python 3.12, and this is Python {version}" if is_foreign else ""
     if isinstance(error, ImportError):
         name = error.name or ""
     elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
