@@ -1,6 +1,5 @@
 """What tests of several folders share: a tokenizer, a model with a chat template, stores of MLflow, the option for golden files."""
 
-import gc
 import importlib.util
 import json
 import os
@@ -21,6 +20,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # before Ray is imported,
 import pytest
 import torch
 from hypothesis import settings
+from leaks import files_close_what_they_open  # noqa: F401  a fixture of all tests
 from needs import require
 from servers.processes import RunningServer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
@@ -68,13 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write golden prompts anew, and the engines' golden answers")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collections_are_quick() -> None:
-    """A load of a model and a correction of p-values collect garbage: for a second, if among all that earlier tests imported."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

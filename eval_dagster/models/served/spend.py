@@ -11,10 +11,9 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -70,28 +69,29 @@ class Ledger:
     def __enter__(self) -> "Ledger":
         """Open the database. What killed processes had under way becomes spent."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        # SQLite may fail where two processes make a database at once.
-        with locked(self._folder / "spend.lock"), self._faults():
-            self._database = connect(self._path, "rwc")
-            self._database.isolation_level = None
-            self._database.execute("pragma journal_mode = wal")
-            self._database.execute("pragma synchronous = normal")
-            self._database.executescript(_TABLES)
-        with self._transaction():
-            self._file: TextIOWrapper = self._holder.open("w")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._end_killed()
+        with ExitStack() as stack:
+            # SQLite may fail where two processes make a database at once.
+            with locked(self._folder / "spend.lock"), self._faults():
+                self._database = stack.enter_context(closing(connect(self._path, "rwc")))
+                self._database.isolation_level = None
+                self._database.execute("pragma journal_mode = wal")
+                self._database.execute("pragma synchronous = normal")
+                self._database.executescript(_TABLES)
+            with self._transaction():
+                self._file = stack.enter_context(self._holder.open("w"))
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._end_killed()
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close it. What is under way still was cancelled, and counts as spent."""
-        try:
-            with self._transaction():
-                self._end(self._holder.name)
-        finally:
-            self._holder.unlink(missing_ok=True)
-            self._file.close()
-            self._database.close()
+        with self._open:
+            try:
+                with self._transaction():
+                    self._end(self._holder.name)
+            finally:
+                self._holder.unlink(missing_ok=True)
 
     def take(self, estimate: Estimate, cap: Amount) -> int | None:
         """Write down a call that is about to be sent. Returns its number; None if it does not fit under the cap of the day."""

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import textwrap
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def _published(home: Path) -> dict[str, Any]:
         path for part in ("lake", "reports", "evals.duckdb", "mlartifacts", "dagster") for path in [home / part, *(home / part).rglob("*")]
     ]
     stamps = {str(path): path.stat().st_mtime_ns for path in files if path.is_file() and "response_cache" not in path.parts}
-    with sqlite3.connect(home / "mlflow.db") as mlflow:
+    with closing(sqlite3.connect(home / "mlflow.db")) as mlflow:
         stamps["mlflow runs"] = mlflow.execute("select count(*) from runs").fetchone()[0]
     return stamps
 

@@ -330,7 +330,7 @@ def ledger(home: Path) -> sqlite3.Connection:
 
 def let_a_day_pass(home: Path) -> None:
     """Date all that was spent back by a day."""
-    with ledger(home) as database:
+    with closing(ledger(home)) as database, database:
         database.execute("update spent set day = date(day, '-1 day')")
 
 
