@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from eval_dagster.datasets.reader import LookingReader, without_network
 from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
-from eval_dagster.lake.attempts import attempts_of_model
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.lake.records import attempts_of_model
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.models.base import DistantHandle, WatchedHandle
 from eval_dagster.project import Project

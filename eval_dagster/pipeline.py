@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, described
-from eval_dagster.lake.attempts import add_attempts
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.records import add_attempts
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.pages.samples.writing import with_page
 from eval_dagster.progress.reporting import Reporter, use_reporter

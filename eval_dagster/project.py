@@ -23,7 +23,7 @@ from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
-from eval_dagster.lake.remote.opening import mirror_lake, mirrored_url
+from eval_dagster.lake.remote.mirror import mirror_lake, mirrored_url
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.handle import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file

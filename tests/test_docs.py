@@ -10,7 +10,7 @@ from documents import DOCS, PAGES, SHOWN, Reader, block_of, blocks, name_of
 
 import eval_dagster
 from eval_dagster.cli.task_page import show_task
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -43,20 +43,19 @@ ARROWS = {
     "statistics": "records",
     "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.tables metrics models progress project "
     "prompts records sandbox statistics tasks texts tracking users_code versions",
-    "lake.records": "errors lake.files lake.format",
-    "lake.attempts": "errors lake.files lake.format lake.records lake.tables",
-    "freshness": "datasets errors lake.attempts lake.format lake.tables models project records stages tasks",
+    "lake.records": "errors lake.files lake.format lake.tables",
+    "freshness": "datasets errors lake.format lake.records lake.tables models project records stages tasks",
     "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
-    "pipeline": "errors lake.attempts lake.catalog lake.files lake.tables pages.samples progress project stages users_code",
-    "gate": "config errors lake.attempts lake.catalog lake.files lake.format lake.lineage lake.tables metrics project records "
+    "pipeline": "errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages users_code",
+    "gate": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics project records "
     "results stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
     "lake": "lake.answers lake.catalog lake.files lake.format lake.tables",
     "notifications": "errors gate lake.catalog lake.files lake.format project records results stores texts versions",
-    "pages.report": "errors gate lake.attempts lake.catalog lake.files lake.format lake.tables pages.samples project records results "
+    "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "
     "stores texts versions",
-    "assets": "config dagster_internals errors gate lake.attempts lake.catalog lake.files lake.tables notifications pages.report "
+    "assets": "config dagster_internals errors gate lake.catalog lake.files lake.records lake.tables notifications pages.report "
     "pipeline progress project records stages stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
@@ -82,8 +81,8 @@ ARROWS = {
     "models.vllm": "config errors models models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples records results statistics texts",
-    "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.attempts lake.catalog lake.files "
-    "lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
+    "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.catalog lake.files "
+    "lake.records lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
     "peers.processes pipeline progress project prompts records results retention sandbox stages statistics stores "
     "task_files tasks texts users_code",
     "pages": "",

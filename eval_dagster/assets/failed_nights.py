@@ -20,8 +20,7 @@ from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import result_of_run
 from eval_dagster.gate.wording import verdict_line
-from eval_dagster.notifications.delivery import SENSOR_S, NoticeOutcome, is_any_left, send_left
-from eval_dagster.notifications.nights import is_told, tell_once, told_nights
+from eval_dagster.notifications.delivery import SENSOR_S, NoticeOutcome, is_any_left, is_told, send_left, tell_once, told_nights
 from eval_dagster.project import Project
 
 _RECENT = timedelta(days=2)

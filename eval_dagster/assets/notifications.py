@@ -7,10 +7,10 @@ import dagster as dg
 
 from eval_dagster.assets.runs.run_summaries import run_messages
 from eval_dagster.config.values import LAST_PASSED
-from eval_dagster.gate.attempts import excused
+from eval_dagster.gate.judgement import excused
 from eval_dagster.gate.records import GateResult, Outcome
-from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.notifications.delivery import SENSOR_S, NoticeOutcome, notify, notify_all
+from eval_dagster.lake.records import read_attempts
+from eval_dagster.notifications.delivery import SENSOR_S, NoticeOutcome, note_told, notify, notify_all
 from eval_dagster.notifications.messages import (
     failed_night_notice,
     failure_notice,
@@ -20,7 +20,6 @@ from eval_dagster.notifications.messages import (
     regression_notice,
     skipped_notice,
 )
-from eval_dagster.notifications.nights import note_told
 from eval_dagster.notifications.outbox import Message
 from eval_dagster.pages.report.writing import Report
 from eval_dagster.project import Project

@@ -13,9 +13,8 @@ from eval_dagster.cli.sql import print_damages, queried_lake, read_again
 from eval_dagster.cli.tables import require_outside, write_into
 from eval_dagster.errors import LakeError, QueryError, UsageError
 from eval_dagster.lake.catalog.catalog import connect, damages_listed
-from eval_dagster.lake.catalog.interruption import interruptibly
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.catalog.sessions import damage_in, plain
+from eval_dagster.lake.catalog.sessions import damage_in, interruptibly, plain
 from eval_dagster.lake.files import Lake, catalog_path
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.texts.suggestions import did_you_mean

@@ -5,8 +5,7 @@ from itertools import groupby
 
 from eval_dagster.cli.console import errors, out, print_next, print_table, say
 from eval_dagster.project import Project
-from eval_dagster.retention.pruning import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
-from eval_dagster.retention.retained import Keep, Reason
+from eval_dagster.retention import CACHE, TRIALS, Keep, Policy, Prunable, Pruning, Reason, plan, prune
 from eval_dagster.texts.figures import counted, file_size
 
 _COLUMNS = ("what", "files", "size", "oldest", "newest", "")

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import errors, out, print_next, say
-from eval_dagster.gate.attempts import excused
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.gate.judgement import excused
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project

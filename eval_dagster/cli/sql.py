@@ -14,14 +14,13 @@ from eval_dagster.cli.console import SCORE_NUMBERS, errors, out, print_table, pr
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
-from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog.archives import past_catalog
+from eval_dagster.lake.catalog.archives import night_lake, past_catalog
 from eval_dagster.lake.catalog.catalog import damages_listed, executed, read_rows, refresh
-from eval_dagster.lake.catalog.nights import night_lake
 from eval_dagster.lake.catalog.relations import relation_files
 from eval_dagster.lake.catalog.sessions import plain
 from eval_dagster.lake.files import Lake, catalog_path, trial_lake
-from eval_dagster.lake.remote.opening import reading_home
+from eval_dagster.lake.records import read_attempts
+from eval_dagster.lake.remote.mirror import reading_home
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.progress.reporting import LogReporter, use_reporter

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from eval_dagster.cli.console import errors, out, print_table
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.catalog.interruption import interruptibly
+from eval_dagster.lake.catalog.sessions import interruptibly
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.texts.figures import counted
 from eval_dagster.texts.visible_text import json_text, spreadsheet_text, starts_formula, storable, visible

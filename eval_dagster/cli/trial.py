@@ -12,9 +12,9 @@ from eval_dagster.cli.run import reporting, warn_of_problems
 from eval_dagster.cli.run_summary import NOT_EVALUATED, all_errors, cost_line, print_not_evaluated, request_counts, work_done
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project

@@ -3,7 +3,7 @@
 from eval_dagster.cli.console import errors, out, print_next
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.remote.opening import upload
+from eval_dagster.lake.remote.mirror import upload
 from eval_dagster.progress.reporting import LogReporter, use_reporter
 from eval_dagster.project import default_config_path, default_home
 

@@ -12,9 +12,7 @@ from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.results import current_result
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_reading import read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_rows
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Acceptance, Regression, Verdict

@@ -19,7 +19,7 @@ from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.gate.scored_again import Rescorer
-from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.lake.format.parquet_files import time_of
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.project import Project

@@ -1,5 +1,9 @@
-"""Judges a suite: compares each result with its baseline, and with the anchor of its drift."""
+"""Judges a suite: compares each result with its baseline, and with the anchor of its drift.
 
+A result from before the last evaluation, which failed, is not judged.
+"""
+
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -7,21 +11,69 @@ from itertools import product
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError, UsageError
-from eval_dagster.gate.attempts import Attempts
-from eval_dagster.gate.baselines import Baseline
-from eval_dagster.gate.change_points import LookKey, find_looks
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.partition import Partition
-from eval_dagster.gate.records import NO_RESULT, GateResult
-from eval_dagster.gate.results import known_looks
+from eval_dagster.gate.records import NO_RESULT, GateResult, minute
+from eval_dagster.gate.results import LookKey, find_looks, known_looks
 from eval_dagster.gate.scored_again import Rescorer
-from eval_dagster.gate.standings import Standings, level_of
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.gate.standings import Baseline, Standings, level_of
+from eval_dagster.lake.records import read_attempts
+from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Look, Regression, Verdict
+from eval_dagster.stages.partition import STAGES, partition_key
 from eval_dagster.stages.rescoring import answers_vary
 from eval_dagster.stages.scores import headline
+
+_ORDER = list(STAGES)
+
+
+class Attempts:
+    """How each eval was last evaluated with each model."""
+
+    def __init__(self, attempts: Sequence[Attempt], *, since: datetime | None = None) -> None:
+        """Take attempts, the oldest first. With `since`, only attempts that ended at or after this time count."""
+        self._since = since
+        self._by_partition: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+        for attempt in attempts:
+            if since is None or attempt.finished_at >= since:
+                self._by_partition[attempt.eval, attempt.model].append(attempt)
+
+    def problem(self, eval_name: str, model: str) -> str | None:
+        """The reason that the current result is not from the last evaluation. None if it is.
+
+        A failure counts until the failed stage, or a later one, succeeds. So does a limit that kept requests from being sent.
+        """
+        attempts = self._by_partition[eval_name, model]
+        failure: Attempt | None = None
+        for attempt in attempts:
+            if attempt.status != "ok":
+                failure = attempt
+            elif failure is not None and _ORDER.index(attempt.stage) >= _ORDER.index(failure.stage):
+                failure = None
+        if failure is not None:
+            how = f"failed at {failure.stage}" if failure.status == "failed" else "was not evaluated"
+            return f"{how} on {minute(failure.finished_at)}: {failure.message}"
+        if self._since is not None and not any(attempt.stage == _ORDER[-1] for attempt in attempts):
+            return f"was not evaluated in this run (since {minute(self._since)}): the last result, if there is one, is older"
+        return None
+
+
+def excused(result: GateResult | None, attempts: Sequence[Attempt]) -> set[str]:
+    """The beginnings, before the colon, of the failure messages that a suite tolerates.
+
+    They belong to accepted gaps and to gaps that `require` allows. A message begins with the stage, and the eval with or without a model.
+    Without a judgement, none is tolerated.
+    """
+    rows = result.regressions if result else ()
+    gaps = [row for row in rows if row.verdict is Verdict.ACCEPTED_GAP or (result and row.is_gap and row not in result.missing)]
+    known = {(row.eval, row.model) for row in gaps}
+    failed = [each for each in attempts if each.status == "failed"]
+    counted = {each.eval for each in failed if (each.eval, each.model) not in known}
+    found = [each for each in failed if (each.eval, each.model) in known]
+    snapshots = {f"{each.stage} {each.eval}" for each in found if each.eval not in counted}
+    return {f"{each.stage} {partition_key(each.eval, each.model)}" for each in found} | snapshots
 
 
 def require_sensible_gate(project: Project, suite: str) -> None:

@@ -11,12 +11,11 @@ import numpy as np
 
 from eval_dagster.config.schema import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
-from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
-from eval_dagster.gate.standings import Standing, Standings
-from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.gate.standings import Baseline, Standing, Standings
+from eval_dagster.lake.format.parquet_files import time_of
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict

@@ -14,8 +14,7 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.records import minute
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.lake.format.file_names import time_of
-from eval_dagster.lake.format.file_reading import read_info
+from eval_dagster.lake.format.parquet_files import read_info, time_of
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.project import Project
 from eval_dagster.results.materializations import Materialization, history, overall

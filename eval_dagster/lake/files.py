@@ -14,10 +14,8 @@ import pyarrow as pa
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import APPENDED, require_sound
-from eval_dagster.lake.format.file_names import is_name, new_name, parquet_files, time_of
-from eval_dagster.lake.format.file_reading import read_info
-from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
-from eval_dagster.lake.remote.opening import mirror_in
+from eval_dagster.lake.format.parquet_files import FileInfo, is_name, new_name, parquet_files, read_info, time_of, write_parquet
+from eval_dagster.lake.remote.mirror import mirror_in
 from eval_dagster.lake.tables.rows import to_table
 from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
 from eval_dagster.stores.locks import locked
@@ -225,20 +223,17 @@ class Lake:
         ISO 8601, UTC, microseconds. Files and rows hold this time, and it orders materializations.
         """
         time = datetime.now(UTC)
-        last = self._last(self.folder(table, name, model))
+        folder = self.folder(table, name, model)
+        if self.mirror is None:
+            paths = parquet_files(folder)
+        else:  # the files now: the listing of `steady` can be hours old
+            paths = [self.root / each for each in self.mirror.listed([self.mirror.name(folder)]) if is_name(Path(each).name)]
+        last = max((path for path in paths if path.parent == folder), default=None)
         if last is not None:
             # Machines with slow clocks may take a time at the same moment; their times must differ.
             later = 1 if self.mirror is None else 1 + secrets.randbelow(_APART_US)
             time = max(time, time_of(last) + timedelta(microseconds=later))
         return time.isoformat(timespec="microseconds")
-
-    def _last(self, folder: Path) -> Path | None:
-        """The newest file of a folder now. It ignores the listing of `steady`, which can be hours old."""
-        if self.mirror is None:
-            paths = parquet_files(folder)
-        else:
-            paths = [self.root / each for each in self.mirror.listed([self.mirror.name(folder)]) if is_name(Path(each).name)]
-        return max((path for path in paths if path.parent == folder), default=None)
 
 
 def trial_lake(lake: Lake) -> Lake:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.versions.hashes import stable_hash
 
 InputCause = Literal["data", "samples", "prompt"]

@@ -1,6 +1,13 @@
-"""Tables of records about the past. Each write appends rows in one small file; many small files are merged into one."""
+"""Tables of records about the past, such as how each evaluation of an eval with a model ended, even if it wrote no results.
 
-from collections.abc import Callable, Mapping, Sequence
+Each write appends rows in one small file; many small files are merged into one.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,12 +16,14 @@ import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_names import is_listed, new_name, time_of
-from eval_dagster.lake.format.file_reading import read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, is_listed, new_name, read_rows, time_of
+from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.rows import fields_in
 
 _MERGE_ABOVE = 32
 _TRIES = 5
+_TABLE = "attempts"
+log = logging.getLogger(__name__)
 
 
 def append(lake: Lake, table: str, rows: Sequence[Mapping[str, Any]], run_id: str) -> None:
@@ -23,7 +32,10 @@ def append(lake: Lake, table: str, rows: Sequence[Mapping[str, Any]], run_id: st
     if len(lake.small_files(lake.root / table)) > _MERGE_ABOVE:
         # The catalog and `records_of` read these files under the same lock.
         with lake.lock("catalog"):
-            _merge(lake, table, run_id)
+            found = _sound(lambda: lake.small_files(lake.root / table))
+            _write(lake, table, [row for of_file in found.values() for row in of_file], run_id)
+            for path in found:
+                lake.delete(path)
 
 
 def records_of(
@@ -60,26 +72,54 @@ def _write(lake: Lake, table: str, rows: Sequence[Mapping[str, Any]], run_id: st
     lake.add(lake.root / table / name, table_of(table, rows), info)
 
 
-def _merge(lake: Lake, table: str, run_id: str) -> None:
-    found = _sound(lambda: lake.small_files(lake.root / table))
-    _write(lake, table, [row for rows in found.values() for row in rows], run_id)
-    for path in found:
-        lake.delete(path)
-
-
 def _sound(
     listed: Callable[[], list[Path]], columns: Sequence[str] | None = None, where: pc.Expression | None = None
 ) -> dict[Path, list[dict[str, Any]]]:
     """The rows of each listed sound file. A process that pulls a shared lake may remove files that another machine has merged."""
     for _ in range(_TRIES):
-        found = {path: _rows_or_none(path, columns, where) for path in listed()}
-        if all(rows is not None or is_listed(path) for path, rows in found.items()):
-            return {path: rows for path, rows in found.items() if rows is not None}
+        found: dict[Path, list[dict[str, Any]]] = {}
+        is_steady = True
+        for path in listed():
+            try:
+                found[path] = read_rows(path, columns, where)
+            except LakeError:
+                is_steady = is_steady and is_listed(path)
+        if is_steady:
+            return found
     raise LakeError("the records of the lake kept changing while they were read; run again")
 
 
-def _rows_or_none(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[dict[str, Any]] | None:
+def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
+    """Write the attempts of a model's evals. If their folder cannot be used, only warn: the results are stored elsewhere."""
+    if not attempts:
+        return
     try:
-        return read_rows(path, columns, where)
-    except LakeError:
-        return None
+        append(lake, _TABLE, [asdict(attempt) for attempt in attempts], attempts[0].run_id)
+    except (OSError, LakeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.warning("how these evaluations ended is not recorded: %s", error)
+
+
+def read_attempts(lake: Lake, *, run_ids: Collection[str] | None = None, since: datetime | None = None) -> list[Attempt]:
+    """Attempts, the oldest first: all, or only some runs' or since a time. Skips damaged files, as the catalog does."""
+    where = None if run_ids is None else pc.field("run_id").isin(list(run_ids))
+    if since is not None:
+        ended = pc.field("finished_at") >= since
+        where = ended if where is None else where & ended
+    return _attempts(records_of(lake, _TABLE, where=where))
+
+
+def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
+    """The attempts of a model that sent requests, the oldest first. It takes no lock, so it writes nothing."""
+    where = (pc.field("model") == model) & (pc.field("requests_computed") > 0)
+    rows: list[dict[str, Any]] = []
+    for path in lake.readable_files(lake.root / _TABLE):
+        with suppress(LakeError):  # damaged, or merged into another file meanwhile
+            rows += read_rows(path, where=where)
+    return _attempts(rows)
+
+
+def _attempts(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
+    """Attempts, the oldest first, without duplicates. A process killed while merging files leaves a row in two of them."""
+    return sorted(dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in rows), key=lambda attempt: attempt.finished_at)

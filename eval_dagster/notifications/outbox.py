@@ -16,9 +16,7 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_reading import read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_rows
 from eval_dagster.project import Project
 from eval_dagster.stores.locks import is_held
 

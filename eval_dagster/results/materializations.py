@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.lake.format.file_names import time_of
-from eval_dagster.lake.format.file_reading import read_info, read_rows
+from eval_dagster.lake.format.parquet_files import read_info, read_rows, time_of
 from eval_dagster.lake.lineage import Inputs
 
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.lake.format.parquet_files import time_of
 from eval_dagster.records import ResponseType, Role
 from eval_dagster.results.answers import answers_of, image_counts, prompts_before, values_of
 from eval_dagster.results.materializations import Materialization, metric_versions

@@ -16,9 +16,8 @@ import psutil
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError, NotEvaluatedError
 from eval_dagster.lake.answers.claims import Claim
-from eval_dagster.lake.answers.flushing import ResponseFlusher
-from eval_dagster.lake.answers.responses import ResponseCache
-from eval_dagster.lake.format.file_reading import read_table
+from eval_dagster.lake.answers.responses import ResponseCache, ResponseFlusher
+from eval_dagster.lake.format.parquet_files import read_table
 from eval_dagster.lake.tables.rows import answer_row, request_of
 from eval_dagster.models.base import EndingModel, Known, LocalModel, Look, Model, ModelHandle, SharingHandle, WatchedHandle
 from eval_dagster.models.usage import remember_ways

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.file_reading import read_head, read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.metrics.base import declared_headline
 from eval_dagster.records import Status

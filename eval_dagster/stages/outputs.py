@@ -16,8 +16,7 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.file_reading import read_head, read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.tables.rows import request_of, response_row
 from eval_dagster.models.base import Look, WatchedHandle
 from eval_dagster.progress.reporting import Reporter

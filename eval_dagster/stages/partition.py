@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError, RequirementError
 from eval_dagster.lake.files import Lake, LakeFile, table_of
-from eval_dagster.lake.format.file_reading import read_head, read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.project import Project, TaskClass
 from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
 from eval_dagster.texts.figures import counted

@@ -13,7 +13,7 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, LakeError, ModelError
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import prompt_of, request_of, response_of, sample_of, score_row
 from eval_dagster.models.base import VaryingHandle
 from eval_dagster.progress.reporting import current_reporter

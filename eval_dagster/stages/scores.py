@@ -12,8 +12,7 @@ import numpy as np
 
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError, described
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.file_reading import read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, read_rows
 from eval_dagster.lake.tables.rows import prompt_of, response_of, score_row
 from eval_dagster.metrics.answers import AnswerMetric
 from eval_dagster.metrics.base import (

@@ -6,8 +6,7 @@ from typing import Any
 from eval_dagster.datasets.reader import DatasetReader, reads_in_part
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import table_of
-from eval_dagster.lake.format.file_reading import read_head, read_rows
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.tables.rows import sample_of, sample_row
 from eval_dagster.project import Project
 from eval_dagster.records import Sample

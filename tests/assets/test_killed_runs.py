@@ -14,9 +14,9 @@ import pytest
 from eval_dagster.assets.instance import killed_runs as liveness
 from eval_dagster.assets.instance.killed_runs import alive, at_work, end_dead_runs, place_of
 from eval_dagster.assets.tags import home_tags
-from eval_dagster.gate.attempts import Attempts
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.gate.judgement import Attempts
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.users_code import Place, calling, doing, record_in
 
 

@@ -24,9 +24,9 @@ from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import current_result, write_result
-from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.pages.report.writing import Report
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict

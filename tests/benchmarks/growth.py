@@ -20,8 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name, write_parquet
 from eval_dagster.lake.tables.schemas import TABLES
 
 MODELS, SAMPLES = 25, 10

@@ -18,7 +18,7 @@ from typing import Any
 
 from eval_dagster.config.models import ScriptedModel
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import request_of
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.handle import PooledModel, open_handle

@@ -24,11 +24,10 @@ import numpy as np
 import pyarrow as pa
 import uvicorn
 
+from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.catalog.reader import CatalogReader
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name, write_parquet
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.pages.server.application import application
 

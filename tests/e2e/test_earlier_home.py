@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

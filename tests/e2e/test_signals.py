@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 from ui_servers import until
 
 from eval_dagster.cli.servers.view_server import missing_nights
-from eval_dagster.lake.catalog.reader import CatalogReader
+from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.server.application import application
 from eval_dagster.pages.server.nights import Watched

@@ -14,8 +14,8 @@ from ui_servers import running_ui, until
 from users_code_cells import DEADLY, EVAL, EXPECTED, FAULTS, NOTHING, PLACES, SAMPLE, SAMPLES, STAGES, cells, finished, table, write_project
 
 from eval_dagster.gate.results import current_result
-from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.records import read_attempts
 
 pytestmark = pytest.mark.e2e
 

@@ -20,8 +20,8 @@ from sqlalchemy.exc import DatabaseError
 from eval_dagster.assets.instance.instance_store import events_file, is_shared, keep_aside
 from eval_dagster.assets.instance.kept_connections import kept_connections
 from eval_dagster.assets.tags import MACHINE_TAG, home_tags
-from eval_dagster.lake.attempts import add_attempts
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.records import add_attempts
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.stores.locks import locked
 from eval_dagster.stores.sqlite_files import damage_of

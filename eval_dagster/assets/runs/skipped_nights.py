@@ -15,7 +15,7 @@ import dagster as dg
 from eval_dagster.assets.notifications import tell_skipped
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.suite_evaluations import night_of
-from eval_dagster.notifications.nights import told_nights
+from eval_dagster.notifications.delivery import told_nights
 from eval_dagster.versions.hashes import stable_hash
 
 

@@ -29,26 +29,22 @@ class Journal:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Write an answer."""
-        if self._file is None:
-            self._file = self._new()
-        line = lines_of_rows([row])
-        if self._file.write(line) != len(line):
-            raise OSError(f"no space left for {self._path}")
-
-    def _new(self) -> IO[bytes]:
-        """Make a journal and lock it before it gets its name, because other processes treat an unlocked journal as abandoned."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._number += 1
-        self._path = self._folder / f"{self._name}-{self._number}{SUFFIX}"
-        unnamed = self._path.with_name(f".{self._path.name}{_UNNAMED}")
-        while True:
+        while self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._number += 1
+            self._path = self._folder / f"{self._name}-{self._number}{SUFFIX}"
+            # It is locked before it gets its name, because other processes treat an unlocked journal as abandoned.
+            unnamed = self._path.with_name(f".{self._path.name}{_UNNAMED}")
             file = unnamed.open("ab", buffering=0)
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 unnamed.rename(self._path)
-                return file
+                self._file = file
             except FileNotFoundError:  # another process treated it as abandoned before it was locked
                 file.close()
+        line = lines_of_rows([row])
+        if self._file.write(line) != len(line):
+            raise OSError(f"no space left for {self._path}")
 
     @contextlib.contextmanager
     def storing(self) -> Iterator[None]:

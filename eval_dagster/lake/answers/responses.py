@@ -4,25 +4,28 @@ Its files are in `lake/response_cache/model_version=<version>/`. They are writte
 are in a journal, so a killed run loses none. The version covers everything that can change an answer, so stored answers are never outdated.
 """
 
+import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError, ModelError
-from eval_dagster.lake.answers.claims import Claim, HomeClaims
-from eval_dagster.lake.answers.journal import abandoned, journal_rows, journals, remove_unnamed
-from eval_dagster.lake.answers.remote_claims import StoreClaims
+from eval_dagster.lake.answers.claims import Claim, HomeClaims, StoreClaims
+from eval_dagster.lake.answers.journal import Journal, abandoned, journal_rows, journals, remove_unnamed
 from eval_dagster.lake.catalog.catalog import rows_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.damage import damage_named, damages_of, require_sound
-from eval_dagster.lake.format.file_names import is_listed, new_name
+from eval_dagster.lake.format.parquet_files import is_listed, new_name
 from eval_dagster.lake.tables.rows import to_table
 from eval_dagster.lake.tables.schemas import RESPONSE_CACHE
 
@@ -30,6 +33,10 @@ _MERGE_ABOVE = 24
 _VERSION = re.compile(r"(?!\.)[\w.+-]{1,200}", re.ASCII)
 _ONE_EACH = "qualify row_number() over (partition by request_id order by latency_s, hash(choice_logprobs), hash(text)) = 1"
 """Two processes may have stored an answer to the same request. The choice between them must not depend on the order of the files."""
+FLUSH_S = 3.0
+_BACK_UP_S = 0.2
+_MOST_ROWS = 200
+"""Above this number, rows are flushed to a file, because each backup writes all of them again."""
 
 
 class ResponseCache:
@@ -63,10 +70,7 @@ class ResponseCache:
         written = {row["request_id"]: row for path in journals(self.folder) for row in journal_rows(path)}
         wanted = set(request_ids)
         found = {name: row for name, row in written.items() if name in wanted}
-        return found | self._find(request_ids)
-
-    def _find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-        wanted = pa.table({"request_id": pa.array(sorted(request_ids), pa.string())})
+        table = pa.table({"request_id": pa.array(sorted(request_ids), pa.string())})
         query = (
             "select c.* from read_parquet($files, union_by_name = true, hive_partitioning = false) c semi join wanted using (request_id) "
             f"where model_version = $version {_ONE_EACH}"
@@ -74,13 +78,13 @@ class ResponseCache:
         for _ in range(5):
             files = self._lake.files(self.folder)
             if not files:
-                return {}
+                return found
             _require_sound(files)
             with duckdb.connect() as connection:
-                connection.register("wanted", wanted)
+                connection.register("wanted", table)
                 try:
                     result = connection.execute(query, {"files": list(map(str, files)), "version": self._model_version})
-                    return {row["request_id"]: row for row in rows_of(result)}
+                    return found | {row["request_id"]: row for row in rows_of(result)}
                 except duckdb.Error as error:
                     _require_sound(files, again=True)
                     if all(map(is_listed, files)):
@@ -107,7 +111,12 @@ class ResponseCache:
             return
         with self._lake.lock(f"merge-{self._model_version}"):
             files = self._lake.small_files(self.folder)
-            self._lake.add(self.folder / new_name(run_id), pa.concat_tables(map(_read, files)))
+            tables = []
+            for file in files:
+                require_sound(file)
+                with damage_named(file):
+                    tables.append(pq.read_table(file, schema=RESPONSE_CACHE))
+            self._lake.add(self.folder / new_name(run_id), pa.concat_tables(tables))
             for file in files:
                 self._lake.delete(file)
 
@@ -119,7 +128,80 @@ def _require_sound(files: Sequence[Path], *, again: bool = False) -> None:
             raise LakeError(damage)
 
 
-def _read(path: Path) -> pa.Table:
-    require_sound(path)
-    with damage_named(path):
-        return pq.read_table(path, schema=RESPONSE_CACHE)
+class ResponseFlusher:
+    """Collects answers and flushes them every few seconds. The end of its `with` block flushes the rest, also after an error.
+
+    It has its own thread, because the next answer of a large model can take minutes, and earlier answers must not wait for it.
+    """
+
+    def __init__(
+        self,
+        cache: ResponseCache,
+        run_id: str,
+        every_s: float = FLUSH_S,
+        back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None,
+    ) -> None:
+        """Set the destination and the interval. If journals are local to this machine, `back_up` saves the answers not yet flushed."""
+        self._cache = cache
+        self._run_id = run_id
+        self._every_s = every_s
+        self._rows: list[Mapping[str, Any]] = []
+        self._journal = Journal(cache.folder, Path(new_name(run_id)).stem)
+        self._back_up = back_up
+        self._problem: Exception | None = None
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_flushing, name="response flusher", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Store the answers of killed processes, then start the thread."""
+        self._cache.store_abandoned(self._run_id)
+        self._thread.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """Flush the remaining answers."""
+        self._is_over.set()
+        self._thread.join()
+        try:
+            self._flush()
+        finally:
+            self._journal.close()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add an answer. Raises the error of the last flush, such as a full disk, because later answers could not be stored either."""
+        if self._problem is not None:
+            raise self._problem
+        with self._lock:
+            self._journal.add(row)
+            self._rows.append(row)
+
+    def _keep_flushing(self) -> None:
+        flushed_at, backed_up = time.monotonic(), 0
+        while not self._is_over.wait(self._every_s if self._back_up is None else _BACK_UP_S):
+            try:
+                if self._back_up is not None:
+                    with self._lock:
+                        rows = list(self._rows)
+                    if len(rows) <= _MOST_ROWS and time.monotonic() - flushed_at < self._every_s:
+                        if len(rows) != backed_up:
+                            self._back_up(rows)
+                            backed_up = len(rows)
+                        continue
+                self._flush()
+                flushed_at, backed_up = time.monotonic(), 0
+            except Exception as error:
+                self._problem = error
+                return
+
+    def _flush(self) -> None:
+        with contextlib.ExitStack() as stored:
+            with self._lock:
+                rows = list(self._rows)
+                if not rows:
+                    return
+                stored.enter_context(self._journal.storing())
+            # Rows are removed after they are written. An interruption in between only stores them twice, which the cache allows.
+            self._cache.add(rows, self._run_id)
+        with self._lock:
+            del self._rows[: len(rows)]

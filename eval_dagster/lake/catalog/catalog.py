@@ -1,9 +1,11 @@
 """Queries on the catalog `evals.duckdb`, which `publishing` makes.
 
-A session can only read results. If a query meets a damaged file, the catalog is made again without that file.
+A session can only read results. If a query meets a damaged file, the catalog is made again without that file. A long-lived process has a
+reader, whose later queries read a catalog that was published meanwhile.
 """
 
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +15,22 @@ import duckdb
 
 from eval_dagster.errors import LakeError, QueryError
 from eval_dagster.lake.catalog.archives import files_named_by
-from eval_dagster.lake.catalog.interruption import StuckQueryError, interruptibly
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.catalog.relations import FORMAT, configured_names
-from eval_dagster.lake.catalog.sessions import damage_in, free_session, held_session, is_locked, plain
+from eval_dagster.lake.catalog.sessions import (
+    StuckQueryError,
+    adapt_older_views,
+    damage_in,
+    free_session,
+    held_session,
+    interruptibly,
+    is_locked,
+    plain,
+)
 from eval_dagster.lake.files import Lake, catalog_path, trial_lake
 from eval_dagster.lake.format.damage import require_sound
 from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.versions.hashes import file_stamp
 
 _NAMED = re.compile(r"the lake file (.+?\.parquet) (?:is|cannot)")
 """The damaged file named in the message of a `LakeError`."""
@@ -56,7 +67,15 @@ def refresh(lake: Lake) -> bool:
     Returns:
         False for a user with read-only access to the home, who sees the catalog as it is.
     """
-    names = _names_in_catalog(lake) if catalog_path(lake).exists() else None
+    names: list[tuple[str, str]] | None = None
+    if catalog_path(lake).exists():
+        try:
+            with free_session(lake.home, catalog_path(lake)) as session:
+                known = session.execute("select kind, name from internal._configured").fetchall()
+                formats = session.execute("select version, lake from internal._catalog_format").fetchall()
+            names = known if formats == [(FORMAT, str(lake.root))] else None  # the catalog may be of another version or lake
+        except duckdb.Error as error:
+            names = configured_names(lake) if is_locked(error) else None
     if names == configured_names(lake) and lake.mirror is None:
         return True
     if catalog_path(lake).exists() or lake.mirror is not None or any(map(lake.has, TABLES)):
@@ -84,7 +103,10 @@ def executed(
     """
     if past is not None and unsafe:  # such a session does not compare files with their checksums
         for name in sorted(files_named_by(past)):
-            _require_of(past, lake.root / name)
+            try:
+                require_sound(lake.root / name)
+            except LakeError as error:
+                raise _unreadable(past, str(error)) from error
     session = None
     for thorough in (False, True):
         try:
@@ -96,7 +118,14 @@ def executed(
                 raise
             if past is not None:
                 raise _unreadable(past, damage) from error
-            _publish_without_damage(lake, damage, thorough=thorough)
+            try:
+                named = _NAMED.search(damage)
+                if named is None or thorough:
+                    publish(lake, thorough=True, anew=True)
+                else:
+                    publish(lake, suspects=[Path(named[1])])
+            except OSError as failure:  # this user has read-only access to the home
+                raise LakeError(damage) from failure
     session = session or _executed_once(lake, query, parameters, unsafe=unsafe)
     try:
         yield session
@@ -106,14 +135,6 @@ def executed(
         session.close()
         raise
     session.close()
-
-
-def _require_of(past: Path, path: Path) -> None:
-    """Compare a file of a past day's catalog with its checksums."""
-    try:
-        require_sound(path)
-    except LakeError as error:
-        raise _unreadable(past, str(error)) from error
 
 
 def _unreadable(past: Path, damage: str) -> LakeError:
@@ -131,18 +152,6 @@ def _executed_once(
         session.close()
         raise
     return session
-
-
-def _publish_without_damage(lake: Lake, damage: str, *, thorough: bool) -> None:
-    """Publish without the damaged file in the message, or with `thorough` without any damaged file."""
-    try:
-        named = _NAMED.search(damage)
-        if named is None or thorough:
-            publish(lake, thorough=True, anew=True)
-        else:
-            publish(lake, suspects=[Path(named[1])])
-    except OSError as error:  # this user has read-only access to the home
-        raise LakeError(damage) from error
 
 
 def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, past: Path | None = None) -> list[dict[str, Any]]:
@@ -171,12 +180,98 @@ def damages_listed(lake: Lake, *, past: Path | None = None) -> list[str]:
     return [row["message"] for row in read_rows(lake, "select message from damaged_files order by path", past=past)]
 
 
-def _names_in_catalog(lake: Lake) -> list[tuple[str, str]] | None:
-    """The evals and models of the catalog. None if it cannot be read, or belongs to another version or lake."""
+class CatalogState:
+    """One state of the catalog, for the queries of one page."""
+
+    def __init__(self, lake: Lake, session: duckdb.DuckDBPyConnection) -> None:
+        self.lake = lake
+        self._session = session
+
+    def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of a query by column name; `parameters` are the values of its `$names`.
+
+        Raises:
+            LakeError: A file that the query reads is damaged or deleted.
+            duckdb.Error: The query is wrong.
+        """
+        with _naming_damages():
+            return rows_of(self._session.execute(query, parameters))
+
+    def columns(self, query: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The columns of a query as arrays by name. Takes the arguments of `rows` and raises the same errors."""
+        with _naming_damages():
+            return dict(self._session.execute(query, parameters).fetchnumpy())
+
+
+@contextmanager
+def _naming_damages() -> Iterator[None]:
+    """Raise an error of DuckDB about a damaged or deleted file as a `LakeError`."""
     try:
-        with free_session(lake.home, catalog_path(lake)) as session:
-            known = session.execute("select kind, name from internal._configured").fetchall()
-            formats = session.execute("select version, lake from internal._catalog_format").fetchall()
+        yield
     except duckdb.Error as error:
-        return configured_names(lake) if is_locked(error) else None
-    return known if formats == [(FORMAT, str(lake.root))] else None
+        if (damage := damage_in(error)) is not None:
+            raise LakeError(damage) from error
+        if isinstance(error, duckdb.IOException):
+            raise LakeError(plain(error)) from error
+        raise
+
+
+class _Open:
+    """A session on one file of the catalog, and the number of pages that use it."""
+
+    def __init__(self, stamp: object, session: duckdb.DuckDBPyConnection) -> None:
+        self.stamp = stamp
+        self.session = session
+        self.users = 0
+
+
+class CatalogReader:
+    """Reads the catalog of a lake from many threads. Sessions can only read results, like `held_session`."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self._lock = threading.Lock()
+        self._open: _Open | None = None
+
+    @contextmanager
+    def state(self) -> Iterator[CatalogState]:
+        """The current state of the catalog. It stays the same within the block, even if a run publishes another one.
+
+        Raises:
+            QueryError: Nothing has been evaluated yet, or the catalog cannot be read.
+        """
+        with self._lock:
+            if self._open is None or self._open.stamp != self._stamp():
+                # If the file is replaced meanwhile, the old stamp makes the next page open it again.
+                stamp = self._stamp()
+                old, self._open = self._open, _Open(stamp, connect(self.lake))
+                if old is not None and not old.users:
+                    old.session.close()
+            opened = self._open
+            opened.users += 1
+        try:
+            # A cursor is a separate connection to the same database; it does not inherit the choice made by `use`.
+            with opened.session.cursor() as cursor:
+                cursor.execute("use evals")
+                adapt_older_views(cursor)
+                # A relation of the schema `internal` gets its name from before format 9, when the schema did not exist.
+                query = "select 1 from duckdb_views() where schema_name = 'internal' and database_name = 'evals' limit 1"
+                if cursor.execute(query).fetchall():
+                    cursor.execute("create temp view _metrics_files as select * from internal._metrics_files")
+                yield CatalogState(self.lake, cursor)
+        finally:
+            with self._lock:
+                opened.users -= 1
+                if not opened.users and opened is not self._open:
+                    opened.session.close()
+
+    def close(self) -> None:
+        """Close the session if no page uses it."""
+        with self._lock:
+            opened, self._open = self._open, None
+            if opened is not None and not opened.users:
+                opened.session.close()
+
+    def _stamp(self) -> object:
+        path = catalog_path(self.lake)
+        return file_stamp(path) if path.exists() else None

@@ -16,7 +16,7 @@ from typing import Any
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.damage import PACKS
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 
 NEWEST_ALONE = ("samples", "prompts", "responses", "sample_changes", "looks")
 """Tables whose relations show only the newest file of each partition."""

@@ -27,9 +27,8 @@ from eval_dagster.lake.catalog.index import NEWEST_ALONE, Index, Pack
 from eval_dagster.lake.catalog.scanning import Changes, mark_damaged, plain_type
 from eval_dagster.lake.catalog.sessions import free_session, quoted, quoted_list
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.checksums import enter_checksum, reserve_checksum
-from eval_dagster.lake.format.damage import PACKS, require_sound
-from eval_dagster.lake.format.file_names import new_name, time_of
+from eval_dagster.lake.format.damage import PACKS, enter_checksum, require_sound, reserve_checksum
+from eval_dagster.lake.format.parquet_files import new_name, time_of
 from eval_dagster.versions.hashes import file_stamp, stable_hash
 
 PACKED = ("samples", "prompts", "responses", "scores", "metrics", "confirmations", "regressions")
@@ -52,7 +51,15 @@ _MEMORY = "512MiB"
 
 def maintain(lake: Lake, index: Index, changes: Changes) -> None:
     """Write the packs that are due, and forget packs that are missing or changed."""
-    _forget_lost(lake, index, changes)
+    for path, table, stamp in index.rows("select path, tab, stamp from packs where ended is null"):
+        try:
+            found = stable_hash(file_stamp(lake.root / path))
+            if found != stamp:  # for example in a copied home
+                require_sound(lake.root / path)
+                index.write("update packs set stamp = ? where path = ?", [(found, path)])
+        except (LakeError, OSError) as error:
+            forget(lake, index, path, error)
+            changes.tables.add(table)
     for table in PACKED:
         if table in changes.tables:
             _maintain_table(lake, index, table, changes)
@@ -78,18 +85,6 @@ def _sweep(lake: Lake, index: Index) -> None:
         if is_old and not any(begin <= made <= end or not _DAY.fullmatch(day) for day, made in catalogs):
             path.unlink(missing_ok=True)
             index.write("delete from packs where path = ?", [(name,)])
-
-
-def _forget_lost(lake: Lake, index: Index, changes: Changes) -> None:
-    for path, table, stamp in index.rows("select path, tab, stamp from packs where ended is null"):
-        try:
-            found = stable_hash(file_stamp(lake.root / path))
-            if found != stamp:  # for example in a copied home
-                require_sound(lake.root / path)
-                index.write("update packs set stamp = ? where path = ?", [(found, path)])
-        except (LakeError, OSError) as error:
-            forget(lake, index, path, error)
-            changes.tables.add(table)
 
 
 def forget(lake: Lake, index: Index, path: str, fault: LakeError | OSError) -> None:
@@ -126,28 +121,33 @@ def _maintain_table(lake: Lake, index: Index, table: str, changes: Changes) -> N
     fresh = [row for row in index.rows(query, table, _SMALL) if row[0] not in members]
     for columns in sorted({each.columns for each in packs} | {row[2] for row in fresh}):
         files = [(path, size) for path, size, of_file in fresh if of_file == columns]
-        chosen = _due(files, [each for each in packs if each.columns == columns])
-        if chosen is not None:
-            _write(lake, index, table, columns, *chosen, changes)
-
-
-def _due(files: Sequence[tuple[str, int]], packs: Sequence[Pack]) -> tuple[list[str], list[Pack]] | None:
-    """The files and packs to merge into one pack. None if nothing is due."""
-    dead = [each for each in packs if each.shown < _LEAST_SHOWN * each.members]
-    if len(files) <= FRESH and not dead:
-        return None
-    size = sum(size for _, size in files) + sum(each.size * each.shown // each.members for each in dead)
-    merged = list(dead)
-    for each in sorted(packs, key=lambda pack: pack.size):
-        if each not in dead and each.size <= min(size, _LARGE // 2):
-            merged.append(each)
-            size += each.size
-    return [path for path, _ in files], merged
+        same = [each for each in packs if each.columns == columns]
+        merged = [each for each in same if each.shown < _LEAST_SHOWN * each.members]
+        if len(files) <= FRESH and not merged:
+            continue
+        size = sum(size for _, size in files) + sum(each.size * each.shown // each.members for each in merged)
+        for each in sorted(same, key=lambda pack: pack.size):
+            if each not in merged and each.size <= min(size, _LARGE // 2):
+                merged.append(each)
+                size += each.size
+        _write(lake, index, table, columns, [path for path, _ in files], merged, changes)
 
 
 def _write(lake: Lake, index: Index, table: str, columns: str, files: list[str], merged: list[Pack], changes: Changes) -> None:
-    sound = _sound(lake, index, files, changes)
-    merged = [each for each in merged if _is_sound(lake, index, each)]
+    """Write a pack of the sound files and packs. Enters the damage of the others."""
+    sound: list[str] = []
+    for path in files:
+        try:
+            require_sound(lake.root / path)
+            sound.append(path)
+        except LakeError as error:
+            mark_damaged(index, path, str(error), changes)
+    for each in list(merged):
+        try:
+            require_sound(lake.root / each.path)
+        except LakeError as error:
+            forget(lake, index, each.path, error)
+            merged.remove(each)
     wanted = [*sound, *(path for each in merged for path in index.shown_in(each.path))]
     for each in merged:
         index.write("update packs set ended = ? where path = ?", [(time.time(), each.path)])
@@ -159,27 +159,6 @@ def _write(lake: Lake, index: Index, table: str, columns: str, files: list[str],
             index.write("insert into packs (path, tab, columns, stamp, size) values (?, ?, ?, ?, ?)", [(path, table, columns, stamp, size)])
             index.write("insert into members (pack, source) values (?, ?)", [(path, source) for source in sources])
             index.write("update files set pack = ? where path = ?", [(path, source) for source in sources])
-
-
-def _sound(lake: Lake, index: Index, files: Sequence[str], changes: Changes) -> list[str]:
-    """The sound files. Enters the damage of the others."""
-    sound = []
-    for path in files:
-        try:
-            require_sound(lake.root / path)
-            sound.append(path)
-        except LakeError as error:
-            mark_damaged(index, path, str(error), changes)
-    return sound
-
-
-def _is_sound(lake: Lake, index: Index, pack: Pack) -> bool:
-    try:
-        require_sound(lake.root / pack.path)
-    except LakeError as error:
-        forget(lake, index, pack.path, error)
-        return False
-    return True
 
 
 class _Packing:
@@ -195,11 +174,21 @@ class _Packing:
 
     def write(self, files: Sequence[str], packs: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
         """Write the `wanted` rows of files and packs. Yields each new pack with its sources."""
-        schema = _plain_schema(self._lake.root / (files or packs)[0])
+        schema = pq.read_schema(self._lake.root / (files or packs)[0])
+        target = pa.schema([pa.field(each.name, plain_type(each.type)) for each in schema if each.name != "_source"])
+        target = target.append(pa.field("_source", pa.string()))
+        root, options, parts = self._lake.root, "file_row_number = true, hive_partitioning = false", []
+        if files:
+            source = f"replace(filename, '{quoted(root)}/', '')"
+            paths = quoted_list(root / path for path in files)
+            parts.append(f"select * exclude (filename), {source} as _source from read_parquet({paths}, filename = true, {options})")
+        if packs:
+            paths = quoted_list(root / path for path in packs)
+            parts.append(f"select * from read_parquet({paths}, {options}) semi join wanted using (_source)")
+        query = f"select * from ({' union all by name '.join(parts)}) order by _source, file_row_number"
         with free_session(self._lake.home, memory_limit=_MEMORY) as session:
             session.register("wanted", pa.table({"_source": pa.array(wanted, pa.string())}))
-            reader = session.sql(_query(self._lake.root, files, packs)).to_arrow_reader(_ROWS) or ()
-            target = pa.schema([*schema, pa.field("_source", pa.string())])
+            reader = session.sql(query).to_arrow_reader(_ROWS) or ()
             batches = _by_source(pa.Table.from_batches([batch]).select(target.names).cast(target) for batch in reader)
             pack, last = self._open(target), None
             try:
@@ -254,25 +243,6 @@ class _OpenPack:
         """Delete the unfinished file."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
-
-
-def _plain_schema(path: Path) -> pa.Schema:
-    schema = pq.read_schema(path)
-    return pa.schema([pa.field(each.name, plain_type(each.type)) for each in schema if each.name != "_source"])
-
-
-def _query(root: Path, files: Sequence[str], packs: Sequence[str]) -> str:
-    prefix = quoted(root)
-    options = "file_row_number = true, hive_partitioning = false"
-    parts = []
-    if files:
-        source = f"replace(filename, '{prefix}/', '')"
-        paths = quoted_list(root / path for path in files)
-        parts.append(f"select * exclude (filename), {source} as _source from read_parquet({paths}, filename = true, {options})")
-    if packs:
-        paths = quoted_list(root / path for path in packs)
-        parts.append(f"select * from read_parquet({paths}, {options}) semi join wanted using (_source)")
-    return f"select * from ({' union all by name '.join(parts)}) order by _source, file_row_number"
 
 
 def _by_source(tables: Iterator[pa.Table]) -> Iterator[tuple[Any, pa.Table]]:

@@ -17,9 +17,8 @@ from pathlib import Path
 import duckdb
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.catalog.archives import archive
+from eval_dagster.lake.catalog.archives import archive, keep_night
 from eval_dagster.lake.catalog.index import DamagedIndexError, Index, open_index
-from eval_dagster.lake.catalog.nights import keep_night
 from eval_dagster.lake.catalog.packs import forget_damaged, maintain
 from eval_dagster.lake.catalog.relations import FORMAT, build, configured_names, damages_of, relation_files
 from eval_dagster.lake.catalog.scanning import Changes, scan, verify_again
@@ -89,13 +88,21 @@ def _changes(lake: Lake, index: Index, *, thorough: bool, suspects: Collection[s
 
 def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, anew: bool, without: Collection[str]) -> list[str]:
     path = catalog_path(lake)
-    made_by, names = _made_by(lake), [list(each) for each in configured_names(lake)]
-    anew = _has_other_columns(index) or anew or index["made_by"] != made_by or not _is_ours(path, index)
+    names = [list(each) for each in configured_names(lake)]
+    # Everything that shapes a catalog except the files.
+    questions = {name: relation.read_text("utf-8") for name, relation in relation_files().items()}
+    made_by = stable_hash([questions, FORMAT, str(lake.root), code_version(build), duckdb.__version__])
+    is_ours = path.exists() and not _log_of_changes(path).exists() and file_stamp(path) == index["catalog"]
+    anew = _has_other_columns(index) or anew or index["made_by"] != made_by or not is_ours
     if anew:  # its rows are read again, from loose files and from packs
         verify_again(lake, index, changes, {each.path for table in TABLES for each in index.loose(table)})
         forget_damaged(lake, index, changes)
         maintain(lake, index, changes)
-    elif not changes.tables and names == index["configured"] and _is_of_today(path):
+    elif (
+        not changes.tables
+        and names == index["configured"]
+        and datetime.fromtimestamp(path.stat().st_mtime, UTC).date() == datetime.now(UTC).date()
+    ):
         return list(damages_of(lake, index).values())
     building = path.with_name(".evals.duckdb.building")
     known = _missing(index)
@@ -125,12 +132,6 @@ def _missing(index: Index) -> set[str]:
     return {*(index["missing_scores"] or {}), *(index["missing_judgements"] or [])}
 
 
-def _made_by(lake: Lake) -> str:
-    """Hash of everything that shapes a catalog except the files."""
-    questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
-    return stable_hash([questions, FORMAT, str(lake.root), code_version(build), duckdb.__version__])
-
-
 def _has_other_columns(index: Index) -> bool:
     """Whether the columns of any table's files differ from the last publication: new ones, or missing ones.
 
@@ -142,15 +143,6 @@ def _has_other_columns(index: Index) -> bool:
     is_other: bool = found != index["columns"]
     index["columns"] = found
     return is_other
-
-
-def _is_ours(path: Path, index: Index) -> bool:
-    """Whether the catalog is unchanged since the last publication."""
-    return path.exists() and not _log_of_changes(path).exists() and file_stamp(path) == index["catalog"]
-
-
-def _is_of_today(path: Path) -> bool:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC).date() == datetime.now(UTC).date()
 
 
 def _move(building: Path, path: Path, *, archiving: bool) -> None:

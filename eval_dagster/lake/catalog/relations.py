@@ -12,13 +12,12 @@ import duckdb
 import pyarrow as pa
 
 from eval_dagster.errors import QueryError
-from eval_dagster.lake.catalog.file_system import url_of
 from eval_dagster.lake.catalog.index import Index, Indexed, info_of
 from eval_dagster.lake.catalog.packs import PACKED
 from eval_dagster.lake.catalog.scanning import Changes
-from eval_dagster.lake.catalog.sessions import quoted, quoted_list
+from eval_dagster.lake.catalog.sessions import quoted, quoted_list, url_of
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.lake.tables.schemas import EARLIER_REASONS, SUITE_TABLES, TABLES
 
 _MAPPING = pa.schema([pa.field("named", pa.string()), pa.field("found", pa.string())])
@@ -60,7 +59,18 @@ def follow_rewritten_scores(connection: duckdb.DuckDBPyConnection, index: Index)
     ).fetchall()
     existing = set(index.column("select path from files where tab = 'scores'"))
     missing = [name for (name,) in named if name not in existing]
-    mapping = {name: found for name in missing if (found := _rewritten(connection, index, name)) is not None}
+    mapping: dict[str, str] = {}
+    for name in missing:
+        # The newest scores in the folder of the missing file that have a version from which its metrics were computed.
+        metrics = connection.execute("select distinct _file from internal._metrics_files where named_scores_file = $1", [name]).fetchall()
+        infos = [_info(index, path) for (path,) in metrics]
+        versions = {info.inputs["sample_scores"] for info in infos if info is not None and "sample_scores" in info.inputs}
+        query = "select path from files where folder = ? and damage is null and not is_foreign order by path desc"
+        for path in index.column(query, name.rpartition("/")[0]):
+            info = _info(index, path)
+            if info is not None and info.version in versions:
+                mapping[name] = path
+                break
     rows = pa.table(
         {"named": pa.array(list(mapping), pa.string()), "found": pa.array(list(mapping.values()), pa.string())}, schema=_MAPPING
     )
@@ -73,16 +83,6 @@ def follow_rewritten_scores(connection: duckdb.DuckDBPyConnection, index: Index)
     for _, _, file, scores_file in moved:
         connection.execute("update internal._metrics_files set scores_file = $1 where _file = $2", [scores_file, file])
     return [(eval_name, model) for eval_name, model, _, _ in moved]
-
-
-def _rewritten(connection: duckdb.DuckDBPyConnection, index: Index, name: str) -> str | None:
-    """The newest scores in the folder of a missing file that have the version its metrics were computed from."""
-    metrics = connection.execute("select distinct _file from internal._metrics_files where named_scores_file = $1", [name]).fetchall()
-    infos = [info for (path,) in metrics if (info := _info(index, path)) is not None]
-    versions = {info.inputs["sample_scores"] for info in infos if "sample_scores" in info.inputs}
-    folder = name.rpartition("/")[0]
-    files = index.column("select path from files where folder = ? and damage is null and not is_foreign order by path desc", folder)
-    return next((path for path in files if (info := _info(index, path)) is not None and info.version in versions), None)
 
 
 def _info(index: Index, path: str) -> FileInfo | None:
@@ -142,7 +142,17 @@ class _Catalog:
             self._derive("attempts", "distinct * exclude (_file)", "order by finished_at, eval")
         if self._is_touched("endpoint_states"):
             self._derive("endpoint_states", "distinct * exclude (_file)", "order by looked_at, model")
-        self._create_small()
+        names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(self._lake)], schema=_NAMES)
+        self._register("configured_names", names)
+        self._connection.execute("create or replace table internal._configured as select * from configured_names")
+        root = quoted(self._lake.root)
+        self._connection.execute(
+            f"create or replace table internal._catalog_format as select {FORMAT}::integer as version, '{root}' as lake"
+        )
+        damages = damages_of(self._lake, self._index)
+        rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
+        self._register("damages", rows)
+        self._connection.execute("create or replace table damaged_files as select * from damages")
         if self._changes is None:
             for table in ("acceptances", "human_labels"):
                 self._connection.execute(f"create or replace view {table} as select * exclude (_file) from internal._{table}_files")
@@ -236,19 +246,6 @@ class _Catalog:
         self._connection.execute(
             "create or replace table change_points as select * exclude (is_change_point) from internal._looks where is_change_point"
         )
-
-    def _create_small(self) -> None:
-        names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(self._lake)], schema=_NAMES)
-        self._register("configured_names", names)
-        self._connection.execute("create or replace table internal._configured as select * from configured_names")
-        root = quoted(self._lake.root)
-        self._connection.execute(
-            f"create or replace table internal._catalog_format as select {FORMAT}::integer as version, '{root}' as lake"
-        )
-        damages = damages_of(self._lake, self._index)
-        rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
-        self._register("damages", rows)
-        self._connection.execute("create or replace table damaged_files as select * from damages")
 
     def _parts(self, table: str, loose: Sequence[Indexed], *, source: str | None = None, files: str = "") -> list[str]:
         """Queries of all rows that a relation shows. `source` names a column for a row's file, and `files` joins the chosen files."""

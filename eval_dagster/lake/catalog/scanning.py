@@ -1,4 +1,4 @@
-"""Finds what changed in a lake since its index was written.
+"""Finds what changed in a lake since its index was written, and describes a lake by its index.
 
 A folder's modification time changes with each file that is added, deleted or renamed in it. So only folders with another time are listed,
 and only their new files are read. A new file is verified whole if relations show its rows; otherwise only its footer is verified.
@@ -6,27 +6,29 @@ and only their new files are read. A new file is verified whole if relations sho
 
 import json
 import os
+import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.catalog.index import Index
-from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.checksums import content_id
-from eval_dagster.lake.format.damage import damage_named, foreign_file, require_sound, require_sound_footer
-from eval_dagster.lake.format.file_names import is_listed, is_name, unlisted_folder
-from eval_dagster.lake.format.file_writing import INFO_KEY
+from eval_dagster.lake.catalog.index import Index, copied_index, empty_index, info_of
+from eval_dagster.lake.catalog.sessions import free_session
+from eval_dagster.lake.files import Lake, catalog_path
+from eval_dagster.lake.format.damage import content_id, damage_named, foreign_file, require_sound, require_sound_footer
+from eval_dagster.lake.format.parquet_files import INFO_KEY, FileInfo, is_listed, is_name, read_head, unlisted_folder
 from eval_dagster.lake.tables.schemas import TABLES
-from eval_dagster.versions.hashes import stable_hash
+from eval_dagster.versions.hashes import file_stamp, stable_hash
 
 _COARSE_NS = 60 * 10**9
 """A folder that changed less than a minute ago is listed again next time, because folder times are coarse and clocks differ."""
@@ -34,6 +36,8 @@ _WORKERS = 4
 _READ_WHEN_NEWEST = ("samples", "prompts", "responses", "scores")
 """Tables whose older files are verified when read. Other tables are read whole into the catalog."""
 _KEPT_INFO = ("fingerprint", "version", "run_id", "materialized_at", "inputs")
+_Examined = tuple[str, str | None, str | None, str | None, str | None]
+"""Path, damage, hash of the columns, information, checksums."""
 
 
 @dataclass(kw_only=True)
@@ -77,13 +81,22 @@ def scan(lake: Lake, index: Index, *, without: Collection[str] = (), thorough: b
     begin = time.time_ns()
     for folder, modified in _changed_folders(lake, index, {path.rpartition("/")[0] for path in excluded}, listing_all=thorough):
         if modified is None:
-            _forget(index, folder, changes)
+            index.write("delete from folders where path = ?", [(folder,)])
+            _note_gone(folder.partition("/")[0], index.column("select path from files where folder = ?", folder), changes)
+            index.write("delete from files where folder = ?", [(folder,)])
             continue
         is_settled = modified < begin - _COARSE_NS and not any(path.rpartition("/")[0] == folder for path in excluded)
         is_listed = _compare(lake, index, folder, excluded, changes)
         index.write("insert or replace into folders values (?, ?)", [(folder, modified if is_settled and is_listed else 0)])
     _read_unread(lake, index, changes)
-    _look_at_damaged(lake, index, changes)
+    # Damaged files are verified again, because each may have been restored in place.
+    known = dict(index.rows("select path, damage from files where damage is not null and not is_foreign"))
+    found = _examined(lake, [(path, True) for path in known], again=True)
+    _enter(index, [each for each in found if each[1] != known[each[0]]], changes)
+    foreign = index.rows("select path, damage from files where is_foreign and path != folder")
+    changed = [(foreign_file(lake.root / path), path) for path, damage in foreign if damage != foreign_file(lake.root / path)]
+    index.write("update files set damage = ? where path = ?", changed)
+    changes.tables.update(path.partition("/")[0] for _, path in changed)
     return changes
 
 
@@ -116,26 +129,18 @@ def _changed_folders(lake: Lake, index: Index, suspects: Collection[str], *, lis
 
 
 def _folders_in(root: str, folder: str) -> list[str]:
+    """The folders in a folder, but no links to folders; and anything else in the place of a partition's folder."""
+    found: list[str] = []
     with suppress(OSError), os.scandir(f"{root}/{folder}") as entries:
-        return [f"{folder}/{entry.name}" for entry in entries if _is_folder(entry)]
+        for entry in entries:
+            try:
+                is_folder = entry.is_dir(follow_symlinks=False) or ("=" in entry.name and not entry.is_dir())
+            except OSError:  # a loop of links
+                is_folder = True
+            if is_folder:
+                found.append(f"{folder}/{entry.name}")
+        return found
     return []
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Whether an entry is a folder and not a link to one, or is something else in the place of a partition's folder."""
-    try:
-        return entry.is_dir(follow_symlinks=False) or ("=" in entry.name and not entry.is_dir())
-    except OSError:  # a loop of links
-        return True
-
-
-def _forget(index: Index, folder: str, changes: Changes) -> None:
-    """Remove a missing folder with its files."""
-    table = folder.partition("/")[0]
-    index.write("delete from folders where path = ?", [(folder,)])
-    gone = index.column("select path from files where folder = ?", folder)
-    _note_gone(table, gone, changes)
-    index.write("delete from files where folder = ?", [(folder,)])
 
 
 def _note_gone(table: str, paths: Sequence[str], changes: Changes) -> None:
@@ -189,27 +194,23 @@ def _listed(root: str, folder: str) -> Iterable[_Found]:
     """The Parquet files of a folder, including other programs' files, which have other names. Raises OSError if it cannot be listed."""
     with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
         for entry in entries:
-            if entry.name.endswith(".parquet") and not entry.name.startswith("."):
-                with suppress(FileNotFoundError):
-                    stat = _stat(entry)
-                    yield _Found(
-                        path=f"{folder}/{entry.name}",
-                        folder=folder,
-                        size=stat.st_size,
-                        modified=stat.st_mtime_ns,
-                        changed=stat.st_ctime_ns,
-                        is_foreign=not is_name(entry.name),
-                    )
-
-
-def _stat(entry: "os.DirEntry[str]") -> os.stat_result:
-    """Size and times of a file, or of its directory entry if it cannot be read. The verification then reports it."""
-    try:
-        return entry.stat()
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return entry.stat(follow_symlinks=False)
+            if not entry.name.endswith(".parquet") or entry.name.startswith("."):
+                continue
+            with suppress(FileNotFoundError):
+                try:
+                    stat = entry.stat()
+                except FileNotFoundError:
+                    raise
+                except OSError:  # it cannot be read, which its verification reports
+                    stat = entry.stat(follow_symlinks=False)
+                yield _Found(
+                    path=f"{folder}/{entry.name}",
+                    folder=folder,
+                    size=stat.st_size,
+                    modified=stat.st_mtime_ns,
+                    changed=stat.st_ctime_ns,
+                    is_foreign=not is_name(entry.name),
+                )
 
 
 def _read_unread(lake: Lake, index: Index, changes: Changes) -> None:
@@ -233,28 +234,12 @@ def _read_unread(lake: Lake, index: Index, changes: Changes) -> None:
         _mark_newest(index, folder)
 
 
-def _look_at_damaged(lake: Lake, index: Index, changes: Changes) -> None:
-    """Verify damaged files again, because each may have been restored in place."""
-    rows = index.rows("select path, damage from files where damage is not null and not is_foreign")
-    known = dict(rows)
-    found = _examined(lake, [(path, True) for path in known], again=True)
-    _enter(index, [each for each in found if each[1] != known[each[0]]], changes)
-    foreign = index.rows("select path, damage from files where is_foreign and path != folder")
-    changed = [(foreign_file(lake.root / path), path) for path, damage in foreign if damage != foreign_file(lake.root / path)]
-    index.write("update files set damage = ? where path = ?", changed)
-    changes.tables.update(path.partition("/")[0] for _, path in changed)
-
-
 def verify_again(lake: Lake, index: Index, changes: Changes, suspects: Collection[str] | None = None) -> None:
     """Verify all sound files, or only `suspects`, and enter the damaged ones."""
     paths = index.column("select path from files where damage is null and not is_foreign")
     paths = [path for path in paths if suspects is None or path in suspects]
     damaged = [each for each in _examined(lake, [(path, True) for path in paths], again=True) if each[1] is not None]
     _enter(index, damaged, changes)
-
-
-_Examined = tuple[str, str | None, str | None, str | None, str | None]
-"""Path, damage, hash of the columns, information, checksums."""
 
 
 def _examined(lake: Lake, paths: Sequence[tuple[str, bool]], *, again: bool = False) -> list[_Examined]:
@@ -305,3 +290,78 @@ def _enter(index: Index, examined: Sequence[_Examined], changes: Changes) -> Non
 def mark_damaged(index: Index, path: str, damage: str, changes: Changes) -> None:
     """Mark a file as damaged."""
     _enter(index, [(path, damage, None, None, None)], changes)
+
+
+class IndexedLake(Lake):
+    """The files of a lake at the time of this object's creation. Nothing is written."""
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake.home, answers=None if lake.answers is lake else lake.answers, configured=lake.configured)
+        try:
+            self._read(lake, copied_index(lake))
+        except sqlite3.DatabaseError:  # the index is damaged; the next publication makes it again
+            self._read(lake, empty_index())
+
+    def _read(self, lake: Lake, connection: sqlite3.Connection) -> None:
+        with closing(connection):
+            index = Index(connection)
+            scan(lake, index)
+            self._is_catalog_current = catalog_path(lake).exists() and file_stamp(catalog_path(lake)) == index["catalog"]
+            query = "select folder, path, size, damage, info from files where not is_foreign order by folder, path"
+            self._files = {path: (size, damage, info) for _, path, size, damage, info in index.rows(query)}
+            rows = index.rows("select folder, path from files where not is_foreign order by folder, path")
+        self._folders = {folder: [self.root / path for _, path in group] for folder, group in groupby(rows, key=lambda row: row[0])}
+        self._tables: dict[str, list[str]] = defaultdict(list)
+        for folder in self._folders:
+            self._tables[folder.partition("/")[0]].append(folder)
+        self._infos: dict[str, FileInfo] = {}
+
+    def partitions(self, table: str) -> Iterator[list[Path]]:
+        """The files of each partition of a table, oldest first."""
+        yield from (self._folders[folder] for folder in self._tables.get(table, ()))
+
+    def files(self, folder: Path) -> list[Path]:
+        """The files in a folder, the oldest first."""
+        return self._folders.get(self._name(folder), [])
+
+    def beside(self, path: Path, table: str) -> list[Path]:
+        """Another table's files for the same partition, or for the same eval if that table has no models."""
+        _, eval_part, *rest = self._name(path).split("/")
+        return self._folders.get("/".join([table, eval_part, *rest[:-1]]), []) or self._folders.get(f"{table}/{eval_part}", [])
+
+    def _newest(self, table: str, folder: Path) -> list[Path]:  # noqa: ARG002 - all files are here
+        return self.files(folder)
+
+    def info(self, path: Path) -> FileInfo:
+        """The information of a file, without counts and notes. Raises LakeError if the file is damaged."""
+        name = self._name(path)
+        if name in self._infos:
+            return self._infos[name]
+        _, damage, text = self._files.get(name, (0, None, None))
+        if damage is not None:
+            raise LakeError(damage)
+        self._infos[name] = found = super().info(path) if text is None else info_of(text)
+        return found
+
+    def size(self, path: Path) -> int:
+        """Size of a file in bytes. Raises FileNotFoundError if it does not exist."""
+        found = self._files.get(self._name(path))
+        return found[0] if found is not None else path.stat().st_size
+
+    def scores_file(self, metrics: Path) -> str | None:
+        """The file of scores behind metrics, relative to the lake's folder. Raises LakeError if the metrics are damaged."""
+        name = self._name(metrics)
+        if name in self._scores_files:
+            return self._scores_files[name]
+        return next((str(row["scores_file"]) for row in read_head(metrics, 1, ["scores_file"])), None)
+
+    @cached_property
+    def _scores_files(self) -> dict[str, str]:
+        """The files of scores by file of metrics, from the catalog. Empty if the catalog does not match the index."""
+        if self._is_catalog_current:
+            with suppress(duckdb.Error), free_session(self.home, catalog_path(self)) as session:
+                return dict(session.execute("select distinct _file, named_scores_file from internal._metrics_files").fetchall())
+        return {}
+
+    def _name(self, path: Path) -> str:
+        return str(path)[len(str(self.root)) + 1 :]

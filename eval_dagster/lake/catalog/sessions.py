@@ -1,16 +1,28 @@
-"""Sessions of DuckDB. A held session can only read results. A free session may do everything."""
+"""Sessions of DuckDB. A held session can only read results. A free session may do everything.
 
+A held session reads files through a file system of its own, which serves only the files of a lake and verifies each one first. Queries of
+both end at once on Ctrl-C.
+"""
+
+import glob
+import io
+import os
 import re
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 import duckdb
 import psutil
+from fsspec import AbstractFileSystem
 
 from eval_dagster.errors import LakeError, QueryError
-from eval_dagster.lake.catalog.file_system import ANY_SCHEME, HELD_SCHEME, LakeFileSystem, url_of
+from eval_dagster.lake.format.damage import damage_named, require_sound
 
+ANY_SCHEME, HELD_SCHEME = "file://", "lake://"
 _MEMORY_SHARE = 0.8
 """The share of free memory that a query may use. A query that needs more fails with an error."""
 _LOCAL_FILES = "LocalFileSystem"
@@ -24,6 +36,118 @@ _HELD: dict[str, str | bool | int | float | list[str]] = {
     "python_enable_replacements": False,
     "temp_directory": "",
 }
+T = TypeVar("T")
+_LOOK_S = 0.1
+_END_S = 2.0
+"""Seconds to wait for the end of an interrupted query."""
+
+
+def url_of(path: Path) -> str:
+    """A path as a URL that any session opens. Relations name files by it: held sessions ask `LakeFileSystem`, others open the path."""
+    return f"{ANY_SCHEME}{path}"
+
+
+def held_url_of(path: Path) -> str:
+    """The URL of a file in held sessions, as in the column `filename` of `read_parquet`.
+
+    DuckDB 2.0.1 asks `LakeFileSystem` which files a `file://` URL stands for, but opens such URLs with its own local file system. Held
+    sessions switch that off. So the answer has a scheme that no version of DuckDB opens by itself.
+    """
+    return f"{HELD_SCHEME}{path}"
+
+
+class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Serves the Parquet files below a folder to DuckDB, and refuses everything else."""
+
+    protocol = (HELD_SCHEME.removesuffix("://"), ANY_SCHEME.removesuffix("://"))
+    cachable = False
+
+    def __init__(self, root: Path) -> None:
+        """Serve the files below `root`."""
+        super().__init__()
+        self._root = Path(os.path.normpath(root))
+        self._places: dict[str, Path] = {}
+
+    def open(self, path: str, mode: str = "rb", **_settings: Any) -> "FileReader":
+        """Open a file.
+
+        Raises:
+            LakeError: It is damaged or missing.
+            PermissionError: It is opened for writing, or is outside the folder.
+        """
+        if mode != "rb":
+            raise PermissionError(f"{path} cannot be written: sessions on the results only read")
+        place = self._place(path)
+        require_sound(place)
+        with damage_named(place):
+            return FileReader(place)
+
+    def glob(self, path: str, **_settings: Any) -> list[str]:
+        """The files that match a pattern. If a file has the pattern as its name, only this file."""
+        pattern = self._place(path)
+        if pattern.exists() or not glob.has_magic(str(pattern)):
+            return [held_url_of(pattern)]
+        return [held_url_of(Path(found)) for found in sorted(glob.glob(str(pattern), recursive=True)) if found.endswith(".parquet")]  # noqa: PTH207
+
+    def exists(self, path: str, **_settings: Any) -> bool:
+        """Whether the file exists."""
+        return self._place(path).is_file()
+
+    def info(self, path: str, **_settings: Any) -> dict[str, Any]:
+        """Name, size in bytes and kind of a file."""
+        place = self._place(path)
+        with damage_named(place):
+            return {"name": held_url_of(place), "size": place.stat().st_size, "type": "file"}
+
+    def modified(self, path: str) -> datetime:
+        """The time at which a file was written; UTC."""
+        place = self._place(path)
+        with damage_named(place):
+            return datetime.fromtimestamp(place.stat().st_mtime, UTC)
+
+    def _place(self, path: str) -> Path:
+        if path not in self._places:
+            place = Path(os.path.normpath(path.removeprefix(HELD_SCHEME if path.startswith(HELD_SCHEME) else ANY_SCHEME)))
+            if not place.is_relative_to(self._root) or place.suffix != ".parquet":
+                raise PermissionError(
+                    f"{path} cannot be read: sessions on the results read the Parquet files in {self._root}, and no others"
+                )
+            self._places[path] = place
+        return self._places[path]
+
+
+class FileReader(io.RawIOBase):
+    """A file that several threads read at once. Each thread has its own position."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._position = threading.local()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position of this thread, in bytes."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: os.fstat(self._descriptor).st_size}[whence]
+        self._position.value = base + offset
+        return base + offset
+
+    def tell(self) -> int:
+        """The position of this thread, in bytes."""
+        return getattr(self._position, "value", 0)
+
+    def read(self, size: int = -1) -> bytes:
+        """The next `size` bytes; fewer only at the end of the file."""
+        wanted = os.fstat(self._descriptor).st_size if size < 0 else size
+        blocks: list[bytes] = []
+        while wanted > 0 and (block := os.pread(self._descriptor, wanted, self.tell())):
+            blocks.append(block)
+            wanted -= len(block)
+            self.seek(len(block), os.SEEK_CUR)
+        return b"".join(blocks)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
 
 
 def free_session(home: Path, catalog: Path | None = None, **settings: str | int) -> duckdb.DuckDBPyConnection:
@@ -154,3 +278,34 @@ def plain(error: duckdb.Error) -> str:
 
 def _memory_limit() -> dict[str, str]:
     return {"memory_limit": f"{max(256, int(psutil.virtual_memory().available * _MEMORY_SHARE / 2**20))}MiB"}
+
+
+class StuckQueryError(KeyboardInterrupt):
+    """An interrupt after which the session is still busy. Closing the session would wait for the query."""
+
+
+def interruptibly(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
+    """Call a function that uses a session in a separate thread, and wait for it. `KeyboardInterrupt` cancels the query."""
+    results: list[T] = []
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=work, name="query", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+    except KeyboardInterrupt:
+        session.interrupt()
+        thread.join(_END_S)
+        if thread.is_alive():
+            raise StuckQueryError from None
+        raise
+    if problems:
+        raise problems[0]
+    return results[0]

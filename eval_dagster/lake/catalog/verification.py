@@ -1,7 +1,7 @@
 """Verifies a home: every byte of every file of its lakes and of its catalogs."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,8 +16,7 @@ from eval_dagster.lake.catalog.archives import archives_folder
 from eval_dagster.lake.catalog.sessions import free_session, is_locked, plain
 from eval_dagster.lake.files import Lake, catalog_path
 from eval_dagster.lake.format.damage import PACKS, damage_named, foreign_file, require_sound
-from eval_dagster.lake.format.file_names import is_listed, parquet_files, time_of
-from eval_dagster.lake.format.file_writing import INFO_KEY
+from eval_dagster.lake.format.parquet_files import INFO_KEY, is_listed, parquet_files, time_of
 from eval_dagster.lake.tables.schemas import TABLES
 
 _WORKERS = 4
@@ -50,48 +49,51 @@ class Verified:
 
 def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
     """All files of lakes and their catalogs, table by table."""
-    return [each for lake in lakes for each in _of_lake(lake, "" if lake is lakes[0] else f"{lake.home.name}/")]
+    compare = partial(require_sound, again=True)
+    found: list[Verifiable] = []
+
+    def add(what: str, paths: Iterable[Path], check: Callable[[Path], None]) -> None:
+        found.extend(Verifiable(what=what, path=path, check=check) for path in paths)
+
+    for lake in lakes:
+        prefix = "" if lake is lakes[0] else f"{lake.home.name}/"
+        for table in TABLES:
+            for partition in lake.partitions(table):
+                add(f"{prefix}{table}", partition, _compare_with_place)
+        for folder in sorted((lake.root / RESPONSE_CACHE).glob("model_version=*")):
+            add(f"{prefix}{RESPONSE_CACHE}", parquet_files(folder), _compare_with_place)
+        for folder in sorted((lake.root / PACKS).glob("*/")):
+            add(f"{prefix}{PACKS}", parquet_files(folder), compare)
+        add(f"{prefix}foreign files", lake.foreign_files(), _refuse)
+        catalogs = [catalog_path(lake), *sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))]
+        add(f"{prefix}{CATALOGS}", (path for path in catalogs if path.exists()), _read_catalog)
+    return found
 
 
 def verify(files: Sequence[Verifiable], advance: Callable[[], None]) -> list[Verified]:
     """Verify files, several at once, and return them in order. `advance` is called after each."""
     found: list[Verified] = []
+
+    def verified(each: Verifiable) -> Verified | None:
+        damage, size = None, 0
+        try:
+            size = each.path.stat().st_size
+            each.check(each.path)
+        except FileNotFoundError:  # it was deleted after it was listed
+            return None
+        except LakeError as error:
+            if not is_listed(each.path):
+                return None
+            damage = str(error)
+        except OSError as error:
+            damage = f"{each.path} cannot be read ({error.strerror}); make it readable and verify again"
+        return Verified(what=each.what, path=each.path, size=size, damage=damage)
+
     with ThreadPoolExecutor(_WORKERS) as pool:
-        for each in pool.map(_verified, files):
+        for each in pool.map(verified, files):
             found += [each] if each is not None else []
             advance()
     return found
-
-
-def _of_lake(lake: Lake, prefix: str) -> Iterator[Verifiable]:
-    compare = partial(require_sound, again=True)
-    for table in TABLES:
-        for partition in lake.partitions(table):
-            yield from (Verifiable(what=f"{prefix}{table}", path=path, check=_compare_with_place) for path in partition)
-    for folder in sorted((lake.root / RESPONSE_CACHE).glob("model_version=*")):
-        yield from (Verifiable(what=f"{prefix}{RESPONSE_CACHE}", path=path, check=_compare_with_place) for path in parquet_files(folder))
-    for folder in sorted((lake.root / PACKS).glob("*/")):
-        yield from (Verifiable(what=f"{prefix}{PACKS}", path=path, check=compare) for path in parquet_files(folder))
-    yield from (Verifiable(what=f"{prefix}foreign files", path=path, check=_refuse) for path in lake.foreign_files())
-    catalogs = [catalog_path(lake), *sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))]
-    yield from (Verifiable(what=f"{prefix}{CATALOGS}", path=path, check=_read_catalog) for path in catalogs if path.exists())
-
-
-def _verified(each: Verifiable) -> Verified | None:
-    """Verify a file. None if it was deleted after it was listed."""
-    damage, size = None, 0
-    try:
-        size = each.path.stat().st_size
-        each.check(each.path)
-    except FileNotFoundError:
-        return None
-    except LakeError as error:
-        if not is_listed(each.path):
-            return None
-        damage = str(error)
-    except OSError as error:
-        damage = f"{each.path} cannot be read ({error.strerror}); make it readable and verify again"
-    return Verified(what=each.what, path=each.path, size=size, damage=damage)
 
 
 def _compare_with_place(path: Path) -> None:
@@ -102,25 +104,22 @@ def _compare_with_place(path: Path) -> None:
     require_sound(path, again=True)
     with damage_named(path):
         metadata = pq.read_metadata(path)
+        columns = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
         for part in path.parent.parts:
             column, is_partition, value = part.partition("=")
-            if is_partition and any(limit != value for limit in _limits(metadata, column)):
+            limits: list[str] = []
+            if is_partition and column in columns:
+                for group in range(metadata.num_row_groups):
+                    found = metadata.row_group(group).column(columns.index(column)).statistics
+                    if found is not None and found.has_min_max:
+                        limits += [found.min, found.max]
+            if any(limit != value for limit in limits):
                 raise ValueError(f"its rows are of another {column} than {value}, which its folder names")
         text = (metadata.metadata or {}).get(INFO_KEY)
         if text is not None and "=" in path.parent.name:
             info = json.loads(text)
             if datetime.fromisoformat(info["materialized_at"]) != time_of(path):
                 raise ValueError(f"it was written at {info['materialized_at']}, which its name contradicts")
-
-
-def _limits(metadata: pq.FileMetaData, column: str) -> Iterator[str]:
-    """The smallest and largest values of a text column, for each row group that has them."""
-    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    if column in names:
-        for group in range(metadata.num_row_groups):
-            found = metadata.row_group(group).column(names.index(column)).statistics
-            if found is not None and found.has_min_max:
-                yield from (found.min, found.max)
 
 
 def _refuse(path: Path) -> None:

@@ -2,8 +2,11 @@
 
 Files of a lake never change, so a copy is never outdated; only names are compared. A new file is put into the store before it appears here.
 Until then it waits in a separate folder. If this run cannot put it into the store, the next run does.
+
+A file in the lake's folder names the store, so every process that opens the home finds it.
 """
 
+import hashlib
 import logging
 import os
 import secrets
@@ -14,10 +17,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eval_dagster.errors import LakeError, LakeUnreachableError, UsageError
-from eval_dagster.lake.format.checksums import verify_file
-from eval_dagster.lake.format.file_writing import sweep
+from eval_dagster.lake.format.damage import verify_file
+from eval_dagster.lake.format.parquet_files import sweep
 from eval_dagster.lake.remote.store import ConflictError, Store, StoredObject, probe, was_probed
+from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.progress.reporting import current_reporter
+from eval_dagster.stores.locks import is_held, locked
+from eval_dagster.stores.user_cache import user_cache
+from eval_dagster.stores.whole_files import replaced
 
 _FILE = ".parquet"
 _DOWNSTREAM_FIRST = (
@@ -31,6 +38,8 @@ _THREADS = 16
 _TRIES = 5
 _REPORTED = 50
 """With fewer files, no progress is reported."""
+_NOTE = ".mirror"
+_stores: dict[str, Store] = {}
 
 
 def is_file(name: str) -> bool:
@@ -99,13 +108,20 @@ class Mirror:
     def put_waiting(self) -> None:
         """Put all waiting files into the store. If two processes put a file at the same time, it is put once."""
         folder = self.root / _WAITING
+
+        def put(waiting: Path) -> None:
+            try:
+                self._put(waiting, self.root / waiting.relative_to(folder))
+            except ConflictError as error:  # the other files can still be put
+                log.warning(f"{waiting} stays where it is: {error}")
+
         files = sorted(_files_in(folder))
         reported = len(files) if len(files) >= _REPORTED else 0
         with (
             ThreadPoolExecutor(_THREADS) as pool,
             current_reporter().track(f"write to {self.store.url}", total=reported, unit="files") as advance,
         ):
-            for _ in pool.map(lambda path: self._put_late(path, self.root / path.relative_to(folder)), files):
+            for _ in pool.map(put, files):
                 advance()
 
     def write(self, path: Path, write: Callable[[Path], None]) -> None:
@@ -121,12 +137,6 @@ class Mirror:
             self._put(waiting, path)
         except (LakeError, LakeUnreachableError, UsageError) as error:
             raise type(error)(f"{error}; until then the file is kept in {waiting}") from error
-
-    def _put_late(self, waiting: Path, path: Path) -> None:
-        try:
-            self._put(waiting, path)
-        except ConflictError as error:  # the other files can still be put
-            log.warning(f"{waiting} stays where it is: {error}")
 
     def _put(self, waiting: Path, path: Path) -> None:
         with suppress(FileNotFoundError):  # another process also put it
@@ -219,7 +229,7 @@ class Mirror:
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in range(_TRIES):
                 # Before the store is listed, because a file is in the store before it is here.
-                here = {self.name(path): _size(path) for folder in wanted for path in _swept(self.root / folder)}
+                here = {self.name(path): _size(path) for folder in wanted for path in _files_in(self.root / folder, sweeping=True)}
                 there = self.listed(wanted)
                 if here and not there:
                     if whole:
@@ -265,7 +275,8 @@ class Mirror:
         try:
             for _ in range(2):  # a file damaged twice is damaged in the store, which its readers report
                 self.store.fetch(name, temporary)
-                if _is_sound(temporary):
+                with suppress(ValueError):
+                    verify_file(temporary)
                     break
             temporary.replace(path)
         except FileNotFoundError:
@@ -294,29 +305,104 @@ def let_wait(root: Path, folders: Iterable[str]) -> None:
             path.replace(waiting)
 
 
-def _is_sound(path: Path) -> bool:
-    try:
-        verify_file(path)
-    except ValueError:
-        return False
-    return True
-
-
 def _size(path: Path) -> int | None:
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return None
 
 
-def _swept(folder: Path) -> Iterator[Path]:
-    """The files of a lake in a folder and below it. Removes half-fetched files left by killed processes."""
+def _files_in(folder: Path, *, sweeping: bool = False) -> Iterator[Path]:
+    """The files of a lake in a folder and below it. With `sweeping`, removes half-fetched files left by killed processes."""
     for parent, _, names in os.walk(folder):
-        if any(name.endswith(".tmp") for name in names):
+        if sweeping and any(name.endswith(".tmp") for name in names):
             sweep(Path(parent))
         yield from (Path(parent) / name for name in names if is_file(name))
 
 
-def _files_in(folder: Path) -> Iterable[Path]:
-    """The files of a lake in a folder and below it."""
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent) / name for name in names if is_file(name))
+def mirror_in(root: Path) -> Mirror | None:
+    """The mirror in a folder. None if the folder is the lake itself."""
+    url = mirrored_url(root)
+    return None if url is None else Mirror(root, _store(url))
+
+
+def mirrored_url(root: Path) -> str | None:
+    """The URL of the lake that a folder mirrors, if any."""
+    try:
+        return (root / _NOTE).read_text("utf-8").strip() or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def mirror_lake(root: Path, url: str | None) -> None:
+    """Make a folder the mirror of a lake; with None, a separate lake.
+
+    Raises:
+        UsageError: It has files of another lake.
+    """
+    url, known = url and url.rstrip("/"), mirrored_url(root)
+    if url == known:
+        if url is None and has_waiting(root):
+            raise UsageError(f"the files of {root} were being moved to an object store; end that first: eval-dagster upload URL")
+        return
+    if url is None:
+        raise UsageError(
+            f"{root} mirrors the lake {known}, but evals.yaml names no lake; add `lake: {known}`, or use another home (EVAL_DAGSTER_HOME)"
+        )
+    if has_files(root):
+        what = f"mirrors the lake {known}" if known else "holds the results of this home"
+        cure = (
+            "use another home (EVAL_DAGSTER_HOME)"
+            if known
+            else f"move them there by `eval-dagster upload {url}`, or use another home (EVAL_DAGSTER_HOME)"
+        )
+        raise UsageError(f"the lake is to be {url}, but {root} {what}; {cure}")
+    note_mirror(root, url)
+
+
+def upload(root: Path, url: str) -> Mirror:
+    """Move the results of a home to an object store. The home becomes its mirror.
+
+    A killed process leaves waiting files; calling this again continues.
+
+    Raises:
+        UsageError: The home mirrors another lake, a run of the home is active, or the store cannot hold a lake.
+        LakeUnreachableError: The store does not answer.
+    """
+    url = url.rstrip("/")
+    known = mirrored_url(root)
+    if known not in (None, url):
+        raise UsageError(f"{root} mirrors the lake {known}, and cannot be moved to {url}; copy the objects from store to store")
+    mirror = Mirror(root, _store(url))
+    probe(mirror.store)
+    if known is None:
+        locks = root.parent / "locks"
+        with locked(locks / "catalog"):
+            # A run would continue to write files outside the store.
+            if any(map(is_held, (locks / "runs").glob("*"))):
+                raise UsageError(f"a run of {root.parent} is at work; upload when it has ended")
+            let_wait(root, (*TABLES, "response_cache"))
+            note_mirror(root, url)
+    mirror.put_waiting()
+    return mirror
+
+
+def reading_home(url: str) -> Path:
+    """The home of a user's read-only copy of a lake: a folder for each URL in the user's cache."""
+    name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+    home = user_cache() / "lakes" / name
+    mirror_lake(home / "lake", url)
+    return home
+
+
+def note_mirror(root: Path, url: str) -> None:
+    """Record that a folder mirrors a lake."""
+    root.mkdir(parents=True, exist_ok=True)
+    with replaced(root / _NOTE) as temporary:
+        temporary.write_text(url, "utf-8")
+
+
+def _store(url: str) -> Store:
+    """The store of a URL. Opened once per process, because it holds connections."""
+    if url not in _stores:
+        _stores[url] = Store(url)
+    return _stores[url]

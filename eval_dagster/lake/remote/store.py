@@ -213,19 +213,20 @@ class Store:
             FileNotFoundError: The file does not exist.
             ConflictError: An object of this name has other content.
         """
-        content = _mapped(path)
-        if not self.put_new(name, content) and not self._patiently(lambda _: self._has(name, content), f"read {name}"):
-            raise ConflictError(f"the lake {self.url} has a file {name} with other content; files of a lake never change, run again")
+        with path.open("rb") as file:  # mapped into memory: the system reads it on demand
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
-    def _has(self, name: str, content: bytes | mmap.mmap) -> bool:
-        """Whether an object has this content. Reads it a piece at a time."""
-        position = 0
-        for piece in self._obstore.get(self._inner, name).stream(min_chunk_size=_PIECE):
-            end = position + len(piece)
-            if content[position:end] != bytes(piece):
-                return False
-            position = end
-        return position == len(content)
+        def has_content(_: Any) -> bool:
+            position = 0
+            for piece in self._obstore.get(self._inner, name).stream(min_chunk_size=_PIECE):
+                end = position + len(piece)
+                if content[position:end] != bytes(piece):
+                    return False
+                position = end
+            return position == len(content)
+
+        if not self.put_new(name, content) and not self._patiently(has_content, f"read {name}"):
+            raise ConflictError(f"the lake {self.url} has a file {name} with other content; files of a lake never change, run again")
 
     def replace(self, name: str, content: bytes) -> StoredObject:
         """Write an object in place of an earlier one. Returns the server's listing of it."""
@@ -264,25 +265,17 @@ class Store:
                     raise
                 fault, out_since = fault_of(error, self.url), self._out_since
                 waited = time.monotonic() - began
-                if not fault.is_passing or out_since is not None or waited + wait > self._patience_s:
-                    raise self._given_up(fault, what, began if out_since is None else out_since).error(self.url) from None
+                if not fault.is_passing:
+                    raise fault.error(self.url) from None
+                if out_since is not None or waited + wait > self._patience_s:
+                    self._out_since = since = began if out_since is None else out_since
+                    words = f"{fault.words}, for {time.monotonic() - since:.0f} s ({what}); run again when the store is back"
+                    raise Fault(words=words).error(self.url) from None
             if waited > _WARN_AFTER_S and not is_said:
                 log.warning(f"{self.url}: {fault.words}; tried again for up to {self._patience_s:.0f} s ({what})")
                 is_said = True
             time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - so that machines do not try at the same moments
             wait = min(2 * wait, _LONGEST_WAIT_S)
-
-    def _given_up(self, fault: Fault, what: str, since: float) -> Fault:
-        if not fault.is_passing:
-            return fault
-        self._out_since = since
-        return Fault(words=f"{fault.words}, for {time.monotonic() - since:.0f} s ({what}); run again when the store is back")
-
-
-def _mapped(path: Path) -> bytes | mmap.mmap:
-    """The content of a file, mapped into memory. The system reads it on demand."""
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def _is_missing_object(error: FileNotFoundError) -> bool:
@@ -298,20 +291,17 @@ def _open(url: str, client: Mapping[str, str]) -> Any:
         if not Path(unquote(urlsplit(url).path)).is_dir():  # not created, because the disk may not be mounted
             raise UsageError(f"the lake {url}: there is no such folder; create it, or mount the disk that it is on")
         return from_url(url)
-    _check_addresses()
-    options: Mapping[str, Any] = {**client, "allow_http": _allows_http()}
-    return from_url(url, client_options=options, retry_config={"max_retries": 0})
-
-
-def _check_addresses() -> None:
-    """Raise `UsageError` for a server address that obstore cannot use. The message does not repeat it."""
     for variable in _ADDRESSES:
         given = os.environ.get(variable)
-        if given and not _is_address(given):
+        if given and not _is_address(given):  # obstore cannot use it, and its message would repeat it
             raise UsageError(
                 f"the environment variable {variable} holds no address; expected http://HOST:PORT or https://HOST, without user and "
                 "password"
             )
+    address = next(filter(None, map(os.environ.get, _ADDRESSES)), "")
+    allows_http = address.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
+    options: Mapping[str, Any] = {**client, "allow_http": allows_http}
+    return from_url(url, client_options=options, retry_config={"max_retries": 0})
 
 
 def _is_address(given: str) -> bool:
@@ -322,12 +312,6 @@ def _is_address(given: str) -> bool:
         return False
     is_plain = given.isascii() and given.isprintable() and " " not in given
     return is_plain and has_port and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
-
-
-def _allows_http() -> bool:
-    """Whether requests may be unencrypted: the environment allows it, or its address has the scheme http."""
-    given = next(filter(None, map(os.environ.get, _ADDRESSES)), "")
-    return given.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
 
 
 def probe(store: Store) -> None:

@@ -9,13 +9,13 @@ from pydantic import BaseModel
 
 from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.acceptances import read_acceptances
-from eval_dagster.gate.attempts import Attempts
-from eval_dagster.gate.change_points import change_points
+from eval_dagster.gate.judgement import Attempts
 from eval_dagster.gate.records import GateResult
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.gate.results import change_points
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_reading import read_head
+from eval_dagster.lake.format.parquet_files import read_head
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.pages.report.flips import Flips, flips_of
 from eval_dagster.pages.report.histories import History, headline_of, history_of

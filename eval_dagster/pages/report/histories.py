@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.gate.change_points import change_points
+from eval_dagster.gate.results import change_points
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.plots import ScorePoint, history_markdown, history_png
 from eval_dagster.records.judgements import Look

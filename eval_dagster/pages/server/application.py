@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.lake.catalog.reader import CatalogReader, CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogReader, CatalogState
 from eval_dagster.pages.samples.page import page_policy
 from eval_dagster.pages.server import calibration, comparison, nights, overview, sample, samples
 from eval_dagster.pages.server.nights import Watched

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pages.server.rendering import page

@@ -11,7 +11,7 @@ import numpy as np
 
 import eval_dagster
 from eval_dagster import metrics
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.metrics.base import BaseMetric, known_bounds
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.parameters import NotFoundError, Parameters

@@ -8,7 +8,7 @@ from typing import Any
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_at
 from eval_dagster.gate.wording import Tone, level, tone, verdict_line
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.pages.report.evidence import MARKS, ORDER, PILLS, UNJUDGED, cards, on_few_samples, unjudged_groups
 from eval_dagster.pages.report.flips import Flips
 from eval_dagster.pages.report.histories import History

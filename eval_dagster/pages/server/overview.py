@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.pages.report.plots import label_places, time_labels
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.parameters import NotFoundError, Parameters

@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 from threading import Lock
 
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.samples.page import page_stamp, result_page
 from eval_dagster.pages.samples.places import page_path

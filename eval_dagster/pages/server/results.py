@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.catalog.file_system import held_url_of
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
+from eval_dagster.lake.catalog.sessions import held_url_of
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_names import parquet_files, time_of
+from eval_dagster.lake.format.parquet_files import parquet_files, time_of
 from eval_dagster.pages.server.parameters import NotFoundError
 from eval_dagster.results.materializations import gone
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from math import exp
 from typing import Any
 
-from eval_dagster.lake.catalog.file_system import held_url_of
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
+from eval_dagster.lake.catalog.sessions import held_url_of
 from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import Result, find_result, other_results

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import Result, find_result

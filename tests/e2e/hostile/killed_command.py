@@ -16,8 +16,7 @@ from sqlalchemy.engine import Engine
 
 import eval_dagster.cli.main as cli
 from eval_dagster.project import Project
-from eval_dagster.retention.pruning import Policy, prune
-from eval_dagster.retention.retained import Keep
+from eval_dagster.retention import Keep, Policy, prune
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "fcntl.flock")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

@@ -20,7 +20,7 @@ from eval_dagster.cli.task_page import show_task
 from eval_dagster.datasets.row_files import rows_of
 from eval_dagster.errors import DataError
 from eval_dagster.lake.catalog.catalog import read_rows as query
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

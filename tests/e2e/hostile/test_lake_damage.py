@@ -18,16 +18,14 @@ from eval_dagster.cli.verify import verify_home
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.answers import responses
 from eval_dagster.lake.answers.responses import ResponseCache
-from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import scanning
 from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, catalog_path, table_of
 from eval_dagster.lake.format import damage
-from eval_dagster.lake.format.file_names import parquet_files
-from eval_dagster.lake.format.file_reading import read_info, read_table
-from eval_dagster.lake.format.file_reading import read_rows as rows_of_file
-from eval_dagster.lake.format.file_writing import write_parquet
+from eval_dagster.lake.format.parquet_files import parquet_files, read_info, read_table, write_parquet
+from eval_dagster.lake.format.parquet_files import read_rows as rows_of_file
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.records import ModelResponse

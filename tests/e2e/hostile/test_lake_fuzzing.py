@@ -9,14 +9,13 @@ from small_lakes import make_home
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.answers.responses import ResponseCache
-from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.lake.files import Lake, catalog_path
 from eval_dagster.lake.format import damage
 from eval_dagster.lake.format.damage import require_sound
-from eval_dagster.lake.format.file_names import parquet_files
-from eval_dagster.lake.format.file_reading import read_head, read_info
-from eval_dagster.lake.format.file_reading import read_rows as rows_of_file
+from eval_dagster.lake.format.parquet_files import parquet_files, read_head, read_info
+from eval_dagster.lake.format.parquet_files import read_rows as rows_of_file
+from eval_dagster.lake.records import read_attempts
 
 QUERIES = (
     "select model, value, n from leaderboard order by all",

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from eval_dagster.gate.records import GateResult
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.notifications.messages import failure_notice, regression_notice
 from eval_dagster.pages.report.contents import Contents
 from eval_dagster.pages.report.flips import flips_of

@@ -16,9 +16,8 @@ from eval_dagster.errors import LakeError
 from eval_dagster.gate import acceptances as gate_acceptances
 from eval_dagster.gate import results
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.lake.format import file_reading
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format import parquet_files
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.results import materializations
 
@@ -138,10 +137,10 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> dict[str, RememberedLake]:
         assert found is not None
         return found
 
-    monkeypatch.setattr(file_reading, "read_table", read_table)
-    monkeypatch.setattr(file_reading, "_rows_of", lambda rows: rows)
-    monkeypatch.setattr(file_reading, "file_stamp", lambda path: [str(path)])
-    monkeypatch.setattr(file_reading, "_read_info", info)
+    monkeypatch.setattr(parquet_files, "read_table", read_table)
+    monkeypatch.setattr(parquet_files, "_rows_of", lambda rows: rows)
+    monkeypatch.setattr(parquet_files, "file_stamp", lambda path: [str(path)])
+    monkeypatch.setattr(parquet_files, "_read_info", info)
     monkeypatch.setattr(materializations.Materialization, "has_scores", property(lambda point: point._scores_path in held["lake"].kept))
     for module in (results, gate_acceptances):
         monkeypatch.setattr(module, "table_of", _whole)

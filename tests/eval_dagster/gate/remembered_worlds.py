@@ -17,7 +17,7 @@ from eval_dagster.gate import acceptances, judgement, scored_again
 from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.lake.tables.rows import prompt_row, sample_row
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric
 from eval_dagster.project import Project

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from judged_project import Nights
 
-from eval_dagster.gate.change_points import LookKey, change_points, find_looks, key_of
-from eval_dagster.gate.results import current_result, write_result
+from eval_dagster.gate.results import LookKey, change_points, current_result, find_looks, key_of, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.pages.report.histories import history_of
 from eval_dagster.records.judgements import Look
@@ -119,7 +118,7 @@ def test_what_is_known_is_not_computed_again_and_outlives_its_scores(lake: Lake,
     before = looks(lake)
     for file in lake.history("scores", "e", "m")[:3]:
         file.path.unlink()
-    monkeypatch.setattr("eval_dagster.gate.change_points.compare_metric", lambda *_: pytest.fail("was compared again"))
+    monkeypatch.setattr("eval_dagster.gate.results.compare_metric", lambda *_: pytest.fail("was compared again"))
     assert looks(lake, {key_of(each): each for each in before}) == before
 
 

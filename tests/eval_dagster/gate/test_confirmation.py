@@ -24,12 +24,10 @@ from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name, write_parquet
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
-from eval_dagster.retention.pruning import CACHE, Policy, plan
-from eval_dagster.retention.retained import Keep
+from eval_dagster.retention import CACHE, Keep, Policy, plan
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.format.file_reading import read_info, read_table
-from eval_dagster.lake.format.file_writing import write_parquet
+from eval_dagster.lake.format.parquet_files import read_info, read_table, write_parquet
 from eval_dagster.records.judgements import Acceptance, Verdict
 
 SAME, FIRST, ACCEPTED = Verdict.NO_CHANGE_SEEN, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP

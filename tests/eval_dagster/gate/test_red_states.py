@@ -10,8 +10,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.results import write_result
 from eval_dagster.records.judgements import Verdict
-from eval_dagster.retention.pruning import Policy, prune
-from eval_dagster.retention.retained import Keep
+from eval_dagster.retention import Keep, Policy, prune
 
 REGRESSED, SAME = Verdict.REGRESSED, Verdict.NO_CHANGE_SEEN
 ERRORS = 'raise ValueError("no answer")'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
+from eval_dagster.lake.format.parquet_files import FileInfo, write_parquet
 
 INFO = FileInfo(fingerprint="f", version="v", run_id="r", materialized_at="2026-01-01T00:00:00+00:00")
 
@@ -36,7 +36,7 @@ def test_a_write_that_fails_leaves_nothing_and_names_the_file(tmp_path: Path, mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("eval_dagster.lake.format.file_writing.os.fsync", full)
+    monkeypatch.setattr("eval_dagster.lake.format.parquet_files.os.fsync", full)
     with pytest.raises(OSError, match="No space left") as raised:
         write_parquet(tmp_path / "new.parquet", pa.table({"n": [1]}), INFO)
     assert raised.value.filename == str(tmp_path / "new.parquet")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.gate.attempts import Attempts
-from eval_dagster.lake.attempts import add_attempts, read_attempts
+from eval_dagster.gate.judgement import Attempts
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.records import add_attempts, read_attempts
 from eval_dagster.lake.tables.columns import Attempt
 
 MIDNIGHT = datetime(2026, 1, 31, tzinfo=UTC)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.lake.answers.flushing import ResponseFlusher
-from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.answers.responses import ResponseCache, ResponseFlusher
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse
@@ -83,7 +82,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.answers.flushing import ResponseFlusher
+from eval_dagster.lake.answers.responses import ResponseFlusher
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.attempts import add_attempts
 from eval_dagster.lake.catalog import packs, scanning
 from eval_dagster.lake.catalog.index import Index, copied_index, index_path
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
@@ -21,10 +20,8 @@ from eval_dagster.lake.catalog.relations import NATIVE_TABLES, build
 from eval_dagster.lake.catalog.scanning import scan
 from eval_dagster.lake.files import Configured, Lake, catalog_path, table_of
 from eval_dagster.lake.format.damage import PACKS
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_reading import read_info, read_table
-from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
-from eval_dagster.lake.records import append
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_info, read_table, write_parquet
+from eval_dagster.lake.records import add_attempts, append
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
 

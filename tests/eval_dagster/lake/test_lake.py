@@ -18,7 +18,7 @@ from eval_dagster.lake.catalog import publishing
 from eval_dagster.lake.catalog.catalog import connect, read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, catalog_path, table_of
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse
 

@@ -9,10 +9,10 @@ import pytest
 from eval_dagster.lake.catalog import publishing, scanning
 from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.lake.catalog.index import Index, copied_index, index_path
-from eval_dagster.lake.catalog.indexed import IndexedLake
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
+from eval_dagster.lake.catalog.scanning import IndexedLake
 from eval_dagster.lake.files import Configured, Lake, table_of
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 
 TEXTS = "select eval, text[1] as text from responses order by all"
 

@@ -11,15 +11,13 @@ import pytest
 
 from eval_dagster.errors import LakeError, QueryError
 from eval_dagster.lake.catalog import publishing, relations, sessions
-from eval_dagster.lake.catalog.catalog import connect, read_rows, refresh
-from eval_dagster.lake.catalog.file_system import LakeFileSystem, url_of
+from eval_dagster.lake.catalog.catalog import CatalogReader, connect, read_rows, refresh
 from eval_dagster.lake.catalog.index import Indexed
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.catalog.reader import CatalogReader
 from eval_dagster.lake.catalog.relations import build
-from eval_dagster.lake.catalog.sessions import quoted, quoted_list
+from eval_dagster.lake.catalog.sessions import LakeFileSystem, quoted, quoted_list, url_of
 from eval_dagster.lake.files import Lake, catalog_path, table_of
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 
 HISTORY = "select h.value, m.scores_file from scores_history h join _metrics_files m using (materialized_at) order by materialized_at"
 HISTORY_NOW = HISTORY.replace("_metrics_files", "internal._metrics_files")

@@ -20,7 +20,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.catalog.verification import verifiable, verify
 from eval_dagster.lake.files import Lake, catalog_path, table_of
 from eval_dagster.lake.format import damage
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 
 EVALS = [f"e{number}" for number in range(4)]
 QUERY = "select eval, text from responses order by all"

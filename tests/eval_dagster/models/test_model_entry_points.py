@@ -10,7 +10,7 @@ import pytest
 import eval_dagster as ed
 from eval_dagster.cli.main import main
 from eval_dagster.errors import ConfigError, UsageError
-from eval_dagster.lake.format.file_reading import read_rows as read_table_rows
+from eval_dagster.lake.format.parquet_files import read_rows as read_table_rows
 from eval_dagster.models import registry
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.pipeline import evaluate

@@ -12,8 +12,7 @@ from scripted_nights import Nights
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.format.file_reading import read_info, read_table
-from eval_dagster.lake.format.file_writing import write_parquet
+from eval_dagster.lake.format.parquet_files import read_info, read_table, write_parquet
 from eval_dagster.project import Project
 from eval_dagster.results.materializations import history
 from eval_dagster.results.samples import ResultSamples, collect_samples

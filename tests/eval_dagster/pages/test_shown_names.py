@@ -11,9 +11,8 @@ from page_contents import content_of
 from starlette.testclient import TestClient
 
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.catalog.reader import CatalogReader
 from eval_dagster.pages.server.application import application
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter

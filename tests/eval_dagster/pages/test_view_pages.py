@@ -19,9 +19,8 @@ from eval_dagster.cli.app import app
 from eval_dagster.errors import QueryError
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import result_at, write_result
-from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.catalog.reader import CatalogReader
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.application import application

@@ -9,10 +9,10 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.catalog.reader import CatalogReader
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.pages.server.application import application
 from eval_dagster.pages.server.refreshing import Refresher
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.peers.aliases import aliases
 from eval_dagster.peers.eval_framework.contexts import BaseMetricContext, ContextClasses, described, recreated
 from eval_dagster.pipeline import evaluate

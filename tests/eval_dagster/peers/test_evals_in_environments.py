@@ -41,7 +41,7 @@ def run(opened: Project, *partitions: tuple[str, str]) -> dict[tuple[str, str], 
 
 
 def scores(opened: Project, eval_name: str) -> dict[str, float | None]:
-    from eval_dagster.lake.format.file_reading import read_rows
+    from eval_dagster.lake.format.parquet_files import read_rows
     from eval_dagster.stages.partition import Partition
 
     current = Partition(project=opened, eval_name=eval_name, model="two", run_id="look").current("task_metrics")

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from eval_dagster.errors import TaskDefinitionError, UsageError
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.peers.lm_eval import configurations
 from eval_dagster.peers.workers import fetched_code
 from eval_dagster.peers.workers.fetched_code import FetchedCodeError, function_that_fetches, without_fetched_code

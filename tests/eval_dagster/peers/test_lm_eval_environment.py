@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from eval_dagster.errors import TaskDefinitionError
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.peers.lm_eval.registry import LmEvalProcessBenchmark, LmEvalRegistry
 from eval_dagster.peers.processes.registry import close_processes
 from eval_dagster.pipeline import evaluate

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from eval_dagster.errors import TaskDefinitionError, UsageError
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.peers.lm_eval import configurations
 from eval_dagster.peers.lm_eval.registry import LmEvalRegistry
 from eval_dagster.pipeline import evaluate

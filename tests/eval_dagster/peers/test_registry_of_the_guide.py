@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from documents import DOCS, block_of, blocks
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

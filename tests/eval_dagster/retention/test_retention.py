@@ -14,6 +14,7 @@ import duckdb
 import pytest
 from commands import run_command
 
+from eval_dagster import retention
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import read_judgement, write_result
@@ -21,17 +22,15 @@ from eval_dagster.lake import files
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import catalog_path, trial_lake
-from eval_dagster.lake.format import file_names
-from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.lake.format import parquet_files
+from eval_dagster.lake.format.parquet_files import time_of
 from eval_dagster.lake.tables.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.results.comparison import changed_samples, compare_points
 from eval_dagster.results.materializations import history
-from eval_dagster.retention import pruning as retention
-from eval_dagster.retention.pruning import Policy, Prunable, Pruning, plan, prune
-from eval_dagster.retention.retained import Keep, Reason
+from eval_dagster.retention import Keep, Policy, Prunable, Pruning, Reason, plan, prune
 from eval_dagster.stages.partition import STAGES, StageResult
 
 TASK = """
@@ -164,7 +163,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home.folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "datetime", Clock)
-        patch.setattr(file_names, "datetime", Clock)
+        patch.setattr(parquet_files, "datetime", Clock)
         for ago, settings in NIGHTS:
             patch.setattr(Clock, "back", timedelta(days=ago))
             home.night(ago, settings)
@@ -458,7 +457,7 @@ def test_trials_go_as_a_whole_once_none_of_an_eval_is_young(tmp_path: Path, monk
     def try_it(ago: timedelta) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(files, "datetime", Clock)
-            patch.setattr(file_names, "datetime", Clock)
+            patch.setattr(parquet_files, "datetime", Clock)
             patch.setattr(Clock, "back", ago)
             list(evaluate(trial, [("words", "one")], stages=set(STAGES), run_id="trial", reporter=SilentReporter()))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from running_stages import run_all
 
-from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.models.scripted import ScriptedHandle, ScriptedResponder
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request

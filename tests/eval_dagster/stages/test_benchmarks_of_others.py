@@ -9,7 +9,7 @@ import yaml
 from running_stages import run_all
 
 from eval_dagster.lake.catalog import catalog
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -27,10 +27,8 @@ CONFIG = """
 INPUTS = {
     "eval_dagster.project",
     "eval_dagster.stages.partition",
-    "eval_dagster.lake.format.file_names",
-    "eval_dagster.lake.format.file_reading",
+    "eval_dagster.lake.format.parquet_files",
     "eval_dagster.lake.files",
-    "eval_dagster.lake.format.checksums",
     "eval_dagster.lake.format.damage",
     "eval_dagster.tasks.benchmark",
 }

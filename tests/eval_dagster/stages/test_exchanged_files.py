@@ -9,7 +9,7 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.lake.catalog.verification import verifiable, verify
-from eval_dagster.lake.format import checksums, file_writing
+from eval_dagster.lake.format import damage, parquet_files
 from eval_dagster.project import Project
 
 CONFIG = """
@@ -28,10 +28,10 @@ Open = Callable[[str], Project]
 def named(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether files have their names in their footers; those of earlier releases have none."""
     if request.param == "unnamed":
-        write = checksums.write_with_checksum
-        monkeypatch.setattr(checksums, "_NAME_KEY", "unread")
-        monkeypatch.setattr(file_writing, "write_with_checksum", lambda rows, file, _: write(rows, file, ""))
-        monkeypatch.setattr(checksums, "_name_in", lambda _: None)
+        write = damage.write_with_checksum
+        monkeypatch.setattr(damage, "_NAME_KEY", "unread")
+        monkeypatch.setattr(parquet_files, "write_with_checksum", lambda rows, file, _: write(rows, file, ""))
+        monkeypatch.setattr(damage, "_name_in", lambda _: None)
     return bool(request.param == "named")
 
 

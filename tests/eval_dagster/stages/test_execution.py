@@ -8,7 +8,7 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.errors import DataError, MachineError, RequirementError
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.project import Project
 from eval_dagster.sandbox import Program, execution_allowed, run_python
 from eval_dagster.stages.partition import allowed_execution

@@ -13,7 +13,7 @@ from running_stages import run_all
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import read_rows as query
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.metrics import set_spread
 from eval_dagster.stages.partition import Partition

@@ -11,8 +11,8 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.freshness import PartitionState, partition_states
-from eval_dagster.lake.attempts import add_attempts, read_attempts
-from eval_dagster.lake.format.file_reading import read_info
+from eval_dagster.lake.format.parquet_files import read_info
+from eval_dagster.lake.records import add_attempts, read_attempts
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from running_stages import run_all
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.scores import metric_versions
 from eval_dagster.task_files.loading import load_task

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.snapshot import materialize_snapshot, plan_snapshot
 

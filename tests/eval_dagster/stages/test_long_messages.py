@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from running_stages import CONFIG, run_all
 
-from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import error_warning
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import materialize_prompts

@@ -7,7 +7,7 @@ import pytest
 from running_stages import CONFIG, run_all
 
 from eval_dagster.lake.catalog.catalog import read_rows
-from eval_dagster.lake.format.file_reading import read_rows as read_table_rows
+from eval_dagster.lake.format.parquet_files import read_rows as read_table_rows
 from eval_dagster.project import Project
 
 ROWS = """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from running_stages import run_all
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request

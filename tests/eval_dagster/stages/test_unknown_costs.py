@@ -11,7 +11,7 @@ from servers.stub import stub_server
 
 from eval_dagster.cli.run_summary import cost_line
 from eval_dagster.cli.sql import _costs
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.pages.report.page import _attempt_cost
 from eval_dagster.project import Project

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import prompt_of, response_of
 from eval_dagster.metrics.items import thawed
 from eval_dagster.models.base import cut_at_stop

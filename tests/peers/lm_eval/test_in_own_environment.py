@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import prompt_of
 from eval_dagster.metrics.items import item_of
 from eval_dagster.peers.processes.registry import close_processes

@@ -8,7 +8,7 @@ import pytest
 from servers.object_store import ObjectStore, moto_store
 
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.remote.opening import mirror_lake
+from eval_dagster.lake.remote.mirror import mirror_lake
 
 _numbers = count()
 

@@ -8,7 +8,7 @@ from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, table_of
-from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.records import ModelResponse

@@ -14,7 +14,7 @@ from shared_writes import SAMPLES, inconsistent, write_results, written
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.remote.opening import mirror_lake, upload
+from eval_dagster.lake.remote.mirror import mirror_lake, upload
 from eval_dagster.lake.remote.store import Store, probe
 
 pytestmark = pytest.mark.long

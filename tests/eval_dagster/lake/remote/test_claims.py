@@ -10,10 +10,10 @@ import pytest
 from servers.object_store import ObjectStore, unreliable
 from shared_writes import add_answers
 
-from eval_dagster.lake.answers import remote_claims as claims
+from eval_dagster.lake.answers import claims
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.remote.opening import mirror_lake
+from eval_dagster.lake.remote.mirror import mirror_lake
 from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_names import new_name
-from eval_dagster.lake.format.file_writing import write_parquet
+from eval_dagster.lake.format.parquet_files import new_name, write_parquet
 from eval_dagster.lake.remote.store import ConflictError, Store
 
 MIB = 2**20

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from servers.object_store import ObjectStore, unreliable
 
+from eval_dagster import retention
 from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.errors import LakeUnreachableError, UsageError
+from eval_dagster.lake.catalog.archives import night_lake
 from eval_dagster.lake.catalog.catalog import read_rows
-from eval_dagster.lake.catalog.nights import night_lake
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.remote import store as store_module
 from eval_dagster.lake.remote.mirror import Mirror
@@ -21,7 +22,7 @@ from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.retention import Keep, Policy, plan, prune, pruning
+from eval_dagster.retention import Keep, Policy, plan, prune
 from eval_dagster.stages.partition import STAGES, StageResult
 
 CONFIG = """
@@ -138,7 +139,7 @@ def test_gc_on_a_machine_that_is_days_ahead_deletes_nothing(url: str, tmp_path: 
 
     project = _evaluate(tmp_path, "here", url, monkeypatch)
     before = _files(project)
-    for module in (store_module, pruning):
+    for module in (store_module, retention):
         monkeypatch.setattr(module, "datetime", Clock)
     for act in (plan, prune):
         assert project.lake.mirror is not None

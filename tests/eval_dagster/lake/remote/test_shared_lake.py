@@ -21,15 +21,12 @@ from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.errors import LakeError, LakeUnreachableError, QueryError, UsageError
 from eval_dagster.lake import files
 from eval_dagster.lake.answers.responses import ResponseCache
-from eval_dagster.lake.attempts import add_attempts, read_attempts
-from eval_dagster.lake.catalog.archives import archived, files_named_by
-from eval_dagster.lake.catalog.nights import night_lake, nights
+from eval_dagster.lake.catalog.archives import archived, files_named_by, night_lake, nights
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Configured, Lake, table_of
-from eval_dagster.lake.format.file_names import new_name, parquet_files
-from eval_dagster.lake.format.file_writing import FileInfo
-from eval_dagster.lake.records import records_of
-from eval_dagster.lake.remote import opening
+from eval_dagster.lake.format.parquet_files import FileInfo, new_name, parquet_files
+from eval_dagster.lake.records import add_attempts, read_attempts, records_of
+from eval_dagster.lake.remote import mirror
 from eval_dagster.lake.remote.mirror import Mirror
 from eval_dagster.lake.remote.store import Store, StoredObject
 from eval_dagster.lake.tables.columns import Attempt
@@ -213,7 +210,7 @@ def test_a_run_keeps_the_copies_of_a_disk_that_is_not_mounted(tmp_path: Path) ->
     disk, root = tmp_path / "disk", tmp_path / "here" / "lake"
     disk.mkdir()
     url = disk.as_uri()
-    opening.mirror_lake(root, url)
+    mirror.mirror_lake(root, url)
     lake = Lake(tmp_path / "here")
     _samples(lake)
     disk.rename(tmp_path / "elsewhere")
@@ -425,7 +422,7 @@ def test_the_leaderboard_of_the_lake_in_the_environment(
     disk, empty = tmp_path / "disk", tmp_path / "laptop"
     disk.mkdir()
     empty.mkdir()
-    opening.mirror_lake(tmp_path / "here" / "lake", disk.as_uri())
+    mirror.mirror_lake(tmp_path / "here" / "lake", disk.as_uri())
     list(write_results(Lake(tmp_path / "here"), "a", 1))
     monkeypatch.chdir(empty)
     monkeypatch.delenv("EVAL_DAGSTER_CONFIG", raising=False)

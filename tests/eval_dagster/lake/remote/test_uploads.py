@@ -9,7 +9,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.lake.answers.journal import Journal
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.remote import opening
+from eval_dagster.lake.remote import mirror
 from eval_dagster.stores.locks import locked
 
 
@@ -23,17 +23,17 @@ def test_a_home_moves_to_an_object_store(url: str, tmp_path: Path) -> None:
     journal.close()
     before = names_of(lake)
     with pytest.raises(UsageError, match=r"holds the results of this home; move them there by `eval-dagster upload s3://"):
-        opening.mirror_lake(root, url)
-    opening.upload(root, url)
-    opening.mirror_lake(root, url)
+        mirror.mirror_lake(root, url)
+    mirror.upload(root, url)
+    mirror.mirror_lake(root, url)
     assert names_of(Lake(tmp_path / "here")) == before
-    opening.mirror_lake(tmp_path / "there" / "lake", url)
+    mirror.mirror_lake(tmp_path / "there" / "lake", url)
     there = Lake(tmp_path / "there")
     there.pull(everything=True)
     assert names_of(there) == before
     assert ResponseCache(Lake(tmp_path / "here"), "v1").find({"a", "b"}).keys() == {"a", "b"}, "journals stay"
     with pytest.raises(UsageError, match=r"mirrors the lake s3://.*, but evals.yaml names no lake"):
-        opening.mirror_lake(root, None)
+        mirror.mirror_lake(root, None)
 
 
 def test_a_home_with_a_run_at_work_does_not_move(url: str, tmp_path: Path) -> None:
@@ -42,11 +42,11 @@ def test_a_home_with_a_run_at_work_does_not_move(url: str, tmp_path: Path) -> No
     before = names_of(lake)
     run = tmp_path / "locks" / "runs" / "12345678"
     with locked(run), pytest.raises(UsageError, match="is at work; upload when it has ended"):
-        opening.upload(lake.root, url)
-    assert (names_of(lake), opening.mirrored_url(lake.root)) == (before, None)
+        mirror.upload(lake.root, url)
+    assert (names_of(lake), mirror.mirrored_url(lake.root)) == (before, None)
     assert run.exists()
-    opening.upload(lake.root, url)
-    assert opening.mirrored_url(lake.root) == url
+    mirror.upload(lake.root, url)
+    assert mirror.mirrored_url(lake.root) == url
 
 
 def test_a_move_that_was_killed_goes_on(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +58,10 @@ def test_a_move_that_was_killed_goes_on(url: str, tmp_path: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "note_mirror", killed)
+        patch.setattr(mirror, "note_mirror", killed)
         with pytest.raises(KeyboardInterrupt):
-            opening.upload(root, url)
+            mirror.upload(root, url)
     with pytest.raises(UsageError, match="end that first: eval-dagster upload"):
-        opening.mirror_lake(root, None)
-    opening.upload(root, url)
+        mirror.mirror_lake(root, None)
+    mirror.upload(root, url)
     assert names_of(Lake(tmp_path)) == before

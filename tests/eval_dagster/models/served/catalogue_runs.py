@@ -11,7 +11,7 @@ from servers.catalogue import Wrong
 from servers.processes import RunningServer, running_server
 from servers.stub import stub_server
 
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

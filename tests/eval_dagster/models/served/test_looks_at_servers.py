@@ -15,7 +15,7 @@ from servers.stub import Stub
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake import records
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.file_reading import read_rows as read_file
+from eval_dagster.lake.format.parquet_files import read_rows as read_file
 from eval_dagster.lake.records import records_of
 from eval_dagster.models.base import Look
 from eval_dagster.models.served import watch

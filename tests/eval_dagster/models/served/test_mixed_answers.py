@@ -15,9 +15,9 @@ from servers.stub import stub_server
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.wording import evidence
+from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.catalog.catalog import read_rows as query
-from eval_dagster.lake.catalog.reader import CatalogReader
-from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pages.server.overview import leaderboard
 from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pipeline import Outcome, evaluate

@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import NotEvaluatedError, StoreError
-from eval_dagster.gate.attempts import Attempts
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.gate.judgement import Attempts
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.models.served.calls.answers import BadAnswerError, TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.scoring.responses import failed

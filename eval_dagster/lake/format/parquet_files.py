@@ -1,0 +1,187 @@
+"""Names, writes and reads a file of the lake. Names sort by time, files are written whole, and damage raises an error."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.format.damage import damage_named, lake_name, require_sound, require_sound_footer, write_with_checksum
+from eval_dagster.versions.hashes import file_stamp
+
+_STAMP = "%Y%m%dT%H%M%S%fZ"
+_NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
+INFO_KEY = b"eval_dagster"
+"""The footer key of a file's `FileInfo`."""
+MADE_OF_KEY = b"eval_dagster_made_of"
+"""The footer key of `FileInfo.made_of`. It is separate because earlier releases cannot read a `FileInfo` with an unknown field."""
+_ABANDONED_S = 3600.0
+
+
+def is_name(name: str) -> bool:
+    """Whether `new_name` makes such names. Files with other names do not belong to the lake."""
+    return _NAME.fullmatch(name) is not None
+
+
+def new_name(run_id: str, time: datetime | None = None) -> str:
+    """A file name that sorts by time and is used once."""
+    return f"{(time or datetime.now(UTC)).strftime(_STAMP)}-{run_id[:8]}-{secrets.token_hex(4)}.parquet"
+
+
+def time_of(path: Path) -> datetime:
+    """The time at which a lake file was materialized, from its name; UTC."""
+    day, _, clock = path.name.partition("Z-")[0].partition("T")
+    return datetime.fromisoformat(f"{day}T{clock[:6]}.{clock[6:]:0<6}+00:00")  # a tenth of the time of `strptime`
+
+
+def is_listed(path: Path) -> bool:
+    """Whether a folder has an entry of this name. Includes unreadable entries, which `Path.exists` misses."""
+    return os.path.lexists(path)
+
+
+def unlisted_folder(folder: Path, fault: OSError) -> str:
+    """The message for a lake folder whose files are unknown."""
+    return (
+        f"the lake folder {folder} cannot be listed ({fault.strerror}), and its files are left out; expected a folder that this user can "
+        "read: restore it, or make it readable, check the disk that it is on, and try again"
+    )
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The lake's files in a folder, the oldest first; empty if it does not exist. Raises `LakeError` if it cannot be listed."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - one syscall for thousands of names
+    except (FileNotFoundError, ValueError):  # ValueError: the name is not valid for a folder
+        return []
+    except OSError as error:
+        raise LakeError(unlisted_folder(folder, error)) from error
+    return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInfo:
+    """The information in the footer of a lake file."""
+
+    fingerprint: str
+    """Hash of everything that determined the content. Equal fingerprints need no second computation."""
+    version: str
+    """Hash of the content."""
+    run_id: str
+    """The Dagster run that wrote it, or another name of the writing run."""
+    materialized_at: str
+    """ISO 8601, UTC."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """The version of each input, by name."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Figures shown in the user interfaces: rows, errors, tokens, seconds."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Text shown in the user interfaces."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """The versions hashed into the fingerprint, by name. Empty in files of earlier releases."""
+
+
+def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
+    """Write under a temporary name, sync, rename. A reader sees the whole file or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(path.parent)
+    # Columns named by folders, such as `eval` (`eval=<name>`), become dictionaries of texts. Arrow and pandas derive that type from the
+    # folders, and cannot merge it with plain texts.
+    partitions = {part.partition("=")[0] for part in path.parent.parts if "=" in part}
+    for index, column in enumerate(rows.column_names):
+        if column in partitions and pa.types.is_string(rows.schema.field(column).type):
+            rows = rows.set_column(index, column, rows[column].dictionary_encode())
+    if info is not None:
+        fields = asdict(info)
+        made_of = fields.pop("made_of")
+        rows = rows.replace_schema_metadata({INFO_KEY: json.dumps(fields).encode(), MADE_OF_KEY: json.dumps(made_of).encode()})
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w+b") as file:
+            write_with_checksum(rows, file, lake_name(path))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)
+        raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files left by killed processes."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                path.unlink()
+
+
+def read_info(path: Path) -> FileInfo:
+    """Read the `FileInfo` in the footer of a file. Raises LakeError if the footer is damaged."""
+    with damage_named(path):
+        stamp = tuple(file_stamp(path))
+    return _read_info(path, stamp)
+
+
+@lru_cache(maxsize=4096)
+def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 - a file that was written since has another stamp
+    require_sound_footer(path)
+    with damage_named(path):
+        metadata = pq.read_schema(path).metadata or {}
+        return FileInfo(**json.loads(metadata[INFO_KEY]), made_of=json.loads(metadata.get(MADE_OF_KEY, b"{}")))
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.Table:
+    """Read a file, or the rows selected by `where`, as an Arrow table. Raises LakeError if it is damaged.
+
+    Columns that an older file lacks are left out.
+    """
+    require_sound(path)
+    with damage_named(path):
+        if where is None:
+            return pq.ParquetFile(path).read(columns=columns and list(columns))
+        kept = columns and [name for name in pq.read_schema(path).names if name in columns]
+        return pq.read_table(path, columns=kept, filters=where, partitioning=None)
+
+
+def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[dict[str, Any]]:
+    """Read a file, or the rows selected by `where`, as dictionaries. Raises LakeError if it is damaged."""
+    table = read_table(path, columns, where)
+    with damage_named(path):
+        return _rows_of(table)
+
+
+def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the first rows of a file. Raises LakeError if it is damaged."""
+    require_sound(path)
+    with damage_named(path):
+        batches = pq.ParquetFile(path).iter_batches(batch_size=count, columns=list(columns))
+        first = next(batches, None)
+        return _rows_of(first) if first is not None else []
+
+
+def _rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """A table as rows. Arrow's own conversion of times imports pandas, which takes longer than most commands need to read their rows."""
+    columns: list[list[Any]] = []
+    for column in table.columns:
+        values = column
+        if pa.types.is_timestamp(column.type):
+            values = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        found = values.to_pylist()
+        if pa.types.is_timestamp(column.type):
+            start = datetime(1970, 1, 1, tzinfo=UTC if column.type.tz else None)
+            found = [None if each is None else start + timedelta(microseconds=each) for each in found]
+        columns.append(found)
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
