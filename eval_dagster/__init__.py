@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from eval_dagster.api.results import Results
     from eval_dagster.config.models import ModelSection
     from eval_dagster.errors import DataError, EvalDagsterError, ModelError, ModelNotFoundError, UsageError
-    from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
     from eval_dagster.metrics.base import (
         BaseMetric,
         CompletionMetric,
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
         RepeatedMetric,
         RowMetric,
     )
-    from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
-    from eval_dagster.metrics.calibration import BrierScore, ExpectedCalibrationError
-    from eval_dagster.metrics.choice_letter import ChoiceLetter
     from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
     from eval_dagster.metrics.completion import (
         F1,
         AccuracyCompletion,
+        ChoiceLetter,
+        DropExactMatch,
+        DropF1,
         ExactMatch,
         ExactNumber,
         NormalizedExactMatch,
@@ -39,21 +38,33 @@ if TYPE_CHECKING:
         PrefixQuasiExactMatch,
         QuasiExactMatch,
     )
-    from eval_dagster.metrics.drop import DropExactMatch, DropF1
     from eval_dagster.metrics.explanations import explain
     from eval_dagster.metrics.ifeval import InstLevelLooseAcc, InstLevelStrictAcc, PromptLevelLooseAcc, PromptLevelStrictAcc
     from eval_dagster.metrics.json_format import JSONSchemaValid, JSONValid
-    from eval_dagster.metrics.lambada import GreedyAccuracy, TargetPerplexity
     from eval_dagster.metrics.loglikelihood import (
         AccuracyBytesLoglikelihood,
         AccuracyLoglikelihood,
         AccuracyNormLoglikelihood,
         AccuracyPMILoglikelihood,
         AccuracyTokensLoglikelihood,
+        BrierScore,
+        ConfidenceWeightedAccuracy,
+        DistributionalCorrectnessScore,
+        ExpectedCalibrationError,
+        ProbabilityMass,
+        ProbabilityMassNorm,
+        TernaryScore,
     )
     from eval_dagster.metrics.math_equal import MathEqual
-    from eval_dagster.metrics.perplexity import BitsPerByte, BytePerplexity, TokenPerplexity, WordPerplexity
-    from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
+    from eval_dagster.metrics.perplexity import (
+        BitsPerByte,
+        BitsPerByteLoglikelihood,
+        BytePerplexity,
+        GreedyAccuracy,
+        TargetPerplexity,
+        TokenPerplexity,
+        WordPerplexity,
+    )
     from eval_dagster.metrics.repeated import avg_at_k, maj_at_k, pass_at_k
     from eval_dagster.metrics.rouge import Rouge1, Rouge2, RougeL
     from eval_dagster.metrics.translation import BLEU, TER, ChrF
@@ -215,29 +226,24 @@ _PLACES = {
     "api.results": "Results",
     "config.models": "ModelSection",
     "errors": "DataError EvalDagsterError ModelError ModelNotFoundError UsageError",
-    "metrics.abstention": "DistributionalCorrectnessScore TernaryScore",
     "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric RowMetric",
-    "metrics.bits_per_byte": "BitsPerByteLoglikelihood",
-    "metrics.calibration": "BrierScore ExpectedCalibrationError",
-    "metrics.choice_letter": "ChoiceLetter",
     "metrics.code_execution": "CodeExecutionPassAtOne",
-    "metrics.completion": "AccuracyCompletion ExactMatch ExactNumber F1 "
-    "NormalizedExactMatch PrefixExactMatch PrefixQuasiExactMatch QuasiExactMatch",
-    "metrics.drop": "DropExactMatch DropF1",
+    "metrics.completion": "AccuracyCompletion ChoiceLetter DropExactMatch DropF1 ExactMatch ExactNumber F1 NormalizedExactMatch "
+    "PrefixExactMatch PrefixQuasiExactMatch QuasiExactMatch",
     "metrics.explanations": "explain",
     "metrics.ifeval": "InstLevelLooseAcc InstLevelStrictAcc PromptLevelLooseAcc PromptLevelStrictAcc",
     "metrics.json_format": "JSONSchemaValid JSONValid",
-    "metrics.lambada": "GreedyAccuracy TargetPerplexity",
-    "metrics.loglikelihood": "AccuracyBytesLoglikelihood AccuracyLoglikelihood "
-    "AccuracyNormLoglikelihood AccuracyPMILoglikelihood AccuracyTokensLoglikelihood",
+    "metrics.loglikelihood": "AccuracyBytesLoglikelihood AccuracyLoglikelihood AccuracyNormLoglikelihood AccuracyPMILoglikelihood "
+    "AccuracyTokensLoglikelihood BrierScore ConfidenceWeightedAccuracy DistributionalCorrectnessScore ExpectedCalibrationError "
+    "ProbabilityMass ProbabilityMassNorm TernaryScore",
     "metrics.math_equal": "MathEqual",
-    "metrics.perplexity": "BitsPerByte BytePerplexity TokenPerplexity WordPerplexity",
-    "metrics.probability": "ConfidenceWeightedAccuracy ProbabilityMass ProbabilityMassNorm",
+    "metrics.perplexity": "BitsPerByte BitsPerByteLoglikelihood BytePerplexity GreedyAccuracy TargetPerplexity TokenPerplexity "
+    "WordPerplexity",
     "metrics.repeated": "avg_at_k maj_at_k pass_at_k",
     "metrics.rouge": "Rouge1 Rouge2 RougeL",
     "metrics.translation": "BLEU ChrF TER",
-    "metrics.truthfulqa": "BLEUAccuracy BLEUDifference BLEUMaximum MC1 MC2 Rouge1Accuracy Rouge1Difference "
-    "Rouge1Maximum Rouge2Accuracy Rouge2Difference Rouge2Maximum RougeLAccuracy RougeLDifference RougeLMaximum",
+    "metrics.truthfulqa": "BLEUAccuracy BLEUDifference BLEUMaximum MC1 MC2 Rouge1Accuracy Rouge1Difference Rouge1Maximum Rouge2Accuracy "
+    "Rouge2Difference Rouge2Maximum RougeLAccuracy RougeLDifference RougeLMaximum",
     "models.base": "Model ModelBackend ModelHandle",
     "models.usage": "Usage",
     "records": "Completion GenerationSettings Loglikelihood Message MetricContext ModelResponse Request ResponseType Role Row TaskSample",

@@ -12,7 +12,7 @@ NUMBERS = range(1000, 1200)
 TASK = f"""
     from eval_dagster.metrics.base import CorpusMetric
     from eval_dagster.metrics.completion import ExactMatch
-    from eval_dagster.metrics.items import ItemMetric
+    from eval_dagster.metrics.base import ItemMetric
     from eval_dagster.records import Completion, ResponseType
     from eval_dagster.tasks.base import BaseTask
 

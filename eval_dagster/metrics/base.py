@@ -1,16 +1,18 @@
-"""The base classes of metrics, and the values that they return."""
+"""The base classes of metrics, the values that they return, and the fields and packages that they ask for."""
 
+import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, ClassVar, Generic, Literal, SupportsFloat, TypeAlias, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar  # the standard one has no default before Python 3.13
 
-from eval_dagster.errors import DataError
-from eval_dagster.records import Completion, Loglikelihood, ResponseType
+from eval_dagster.errors import DataError, RequirementError
+from eval_dagster.records import Completion, Loglikelihood, MetricContext, ResponseType
 
 ResponseT = TypeVar("ResponseT", default=Any)
 
@@ -301,3 +303,165 @@ def _value(result: MetricResult) -> float:
     if result.error is not None or result.value is None:
         raise DataError(f"there is no value for {result.metric_name!r}: {result.error or 'the metric gave none and no reason'}")
     return result.value
+
+
+class AnswerMetric(CompletionMetric):
+    """Whether the answer in the text is the answer in a correct text.
+
+    A text without an answer is wrong. `answer_of` gives the answer of one text alone, so that several texts can vote on it.
+    """
+
+    IS_PROPORTION = True
+    ANSWER: ClassVar[str] = "answer"
+    """The name of such an answer, for messages."""
+
+    def answer_of(self, text: str) -> Hashable | None:
+        """The answer in a text, equal for texts with the same answer; None if there is none."""
+        raise NotImplementedError
+
+    def calculate(self, response: Completion) -> float:
+        """Return 1 or 0.
+
+        Raises:
+            DataError: A correct text holds no answer, or there is none.
+        """
+        wanted = set()
+        for truth in gold_texts(response):
+            answer = self.answer_of(truth)
+            if answer is None:
+                raise DataError(f"the gold answer {truth!r} holds no {self.ANSWER}; expected one for the metric {self.NAME}")
+            wanted.add(answer)
+        return float(self.answer_of(response.completion_text) in wanted)
+
+
+def gold_texts(response: Completion) -> list[str]:
+    """Every correct text.
+
+    Raises:
+        DataError: There is none.
+    """
+    if not response.ground_truths:
+        raise DataError("there is no gold answer to compare with; expected at least one text from _get_ground_truth")
+    return list(response.ground_truths)
+
+
+Item: TypeAlias = Any
+"""A number, text, null, or lists, tuples, mappings and NumPy arrays of these."""
+
+
+class ItemMetric(BaseMetric[ResponseT]):
+    """A metric of all samples together. Each response gives an item, and `aggregate` makes one value of all items.
+
+    The error bar is a bootstrap over the samples. Where sums of numbers suffice, a `CorpusMetric` is faster.
+    """
+
+    def calculate(self, response: ResponseT) -> Item:
+        """Return the response's item."""
+        raise NotImplementedError
+
+    @classmethod
+    def aggregate(cls, items: Sequence[Item]) -> float:
+        """Return the metric of the items, which are in the order of the samples."""
+        raise NotImplementedError
+
+
+def frozen(item: Item) -> str:
+    """An item as JSON. What JSON has no type for is a mapping with one key: `tuple`, `array`, `dict` (pairs) or `float` (no number)."""
+    return json.dumps(_plain(item), ensure_ascii=False, allow_nan=False)
+
+
+def thawed(text: str) -> Item:
+    """The item of `frozen`."""
+    return _whole(json.loads(text))
+
+
+def item_of(row: Mapping[str, Any]) -> Item:
+    """The item in a row of `scores`; None for an error."""
+    return row["value"] if row.get("item") is None else thawed(row["item"])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"array": _plain(value.tolist())}
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(each) for each in value]}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {"dict": [[_plain(key), _plain(each)] for key, each in value.items()]}
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError(f"an item holds a {type(value).__name__}; expected numbers, texts, lists, tuples, mappings and arrays of them")
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "dict":
+        return {_whole(key): _whole(each) for key, each in content}
+    if kind == "float":
+        return float(content)
+    parts = _whole(content)
+    return np.array(parts) if kind == "array" else tuple(parts)
+
+
+def context_field(response: Completion | Loglikelihood, name: str) -> Any:
+    """The field that the task's `_get_context` gave; None if it did not, or it is null."""
+    context = response.context
+    for part in [context] if isinstance(context, MetricContext) else context or ():
+        value = dict(part).get(name)  # not by attribute: a context may have fields with the names of its methods
+        if value is not None:
+            return value
+    return None
+
+
+def find_field(response: Completion | Loglikelihood, name: str) -> Any:
+    """The field of the task's context, else of the row; None if neither has it, or it is null."""
+    value = context_field(response, name)
+    return response.row.get(name) if value is None else value
+
+
+def require_field(response: Completion | Loglikelihood, name: str, what: str) -> Any:
+    """As `find_field`.
+
+    Args:
+        response: The response that is scored.
+        name: The field's name.
+        what: The meaning of the field, for the message.
+
+    Raises:
+        DataError: Neither has it, or it is null.
+    """
+    value = find_field(response, name)
+    if value is None:
+        raise DataError(
+            f"there is no {name!r} ({what}) in the metric's context or the row, which has {', '.join(response.row) or 'no fields'}; "
+            "return it from _get_context"
+        )
+    return value
+
+
+def extra_module(name: str, metric: str) -> Any:
+    """Import a module of the extra.
+
+    Args:
+        name: The module, `sacrebleu` for instance.
+        metric: The `NAME` of the metric that needs it.
+
+    Raises:
+        RequirementError: Its package is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as problem:
+        raise RequirementError(
+            f"the metric {metric} needs the Python package of {name!r}, which cannot be imported ({problem}); install what such metrics "
+            "need: pip install 'eval_dagster[metrics]'"
+        ) from problem

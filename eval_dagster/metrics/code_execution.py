@@ -5,9 +5,8 @@ Nothing runs unless the project allows it: `sandbox.allow_code_execution: true` 
 
 from typing import ClassVar
 
-from eval_dagster.metrics.base import CompletionMetric
+from eval_dagster.metrics.base import CompletionMetric, context_field, find_field, require_field
 from eval_dagster.metrics.explanations import explain
-from eval_dagster.metrics.fields import context_field, find_field, require_field
 from eval_dagster.records import Completion
 from eval_dagster.sandbox import Limits, Program, SandboxResult, run_python
 

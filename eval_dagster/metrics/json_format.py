@@ -4,9 +4,7 @@ import json
 from typing import Any, ClassVar
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.base import CompletionMetric
-from eval_dagster.metrics.extras import extra_module
-from eval_dagster.metrics.fields import require_field
+from eval_dagster.metrics.base import CompletionMetric, extra_module, require_field
 from eval_dagster.records import Completion
 
 _LONGEST_INTEGER = 4000

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from eval_dagster.errors import DataError, MachineError
-from eval_dagster.metrics.answers import AnswerMetric, gold_texts
-from eval_dagster.metrics.extras import extra_module
+from eval_dagster.metrics.base import AnswerMetric, extra_module, gold_texts
 from eval_dagster.records import Completion
 
 _WORKER = Path(__file__).with_name("math_worker.py")

@@ -1,9 +1,11 @@
-"""Perplexities of all texts together: total log-probability by total words, bytes or tokens, so that long texts weigh more.
+"""How well a model predicts texts: perplexities of all texts together, bits a byte, and the metrics of LAMBADA.
 
-A text is what the model scored, or `original_text` of the task's context if that is given: WikiText, for instance, is made readable
-before it is scored, and its words are counted as they stood before. A text is its response's only choice; of several correct choices
-the most probable one counts. Every metric here raises a `DataError` if a log-probability is missing or not finite, no choice is
-marked as correct, or the text is not there. Without anything to divide by, the value is not a number.
+A perplexity is the total log-probability by total words, bytes or tokens, so that long texts weigh more. A text is what the model scored,
+or `original_text` of the task's context if that is given: WikiText, for instance, is made readable before it is scored, and its words are
+counted as they stood before. A text is its response's only choice; of several correct choices the most probable one counts. Without
+anything to divide by, the value is not a number. In LAMBADA each text has one continuation, which a model should predict. Every metric here
+raises a `DataError` if no choice is marked as correct; those of probabilities also if a log-probability is missing or not finite, or the
+text is not there.
 """
 
 import math
@@ -13,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.base import CorpusMetric, PerplexityMetric
-from eval_dagster.metrics.choices import choice_values, gold_positions
-from eval_dagster.metrics.fields import context_field
+from eval_dagster.metrics.base import CorpusMetric, LoglikelihoodMetric, PerplexityMetric, context_field
+from eval_dagster.metrics.loglikelihood import choice_values, gold_positions
 from eval_dagster.records import Loglikelihood
 
 
@@ -112,3 +113,70 @@ def _text(response: Loglikelihood, index: int) -> str:
     if index >= len(response.choices):
         raise DataError("the response has log-probabilities and no text; expected the text that was scored, to count its words or bytes")
     return response.choices[index]
+
+
+class GreedyAccuracy(LoglikelihoodMetric):
+    """Whether greedy decoding gives the correct choice: each of its tokens is the most probable one.
+
+    This is the accuracy of LAMBADA (Paperno et al. 2016, arXiv:1606.06031), for a single choice as in lm-evaluation-harness.
+    """
+
+    NAME = "greedy_accuracy"
+    IS_PROPORTION = True
+
+    def calculate(self, response: Loglikelihood) -> float:
+        """Return 1 or 0.
+
+        Raises:
+            DataError: The response lacks `is_greedy` for some choices.
+        """
+        gold = gold_positions(response)
+        if len(response.is_greedy) != len(response.loglikelihoods):
+            raise DataError(
+                f"the response says of {len(response.is_greedy)} choices whether the model would write them, but has "
+                f"{len(response.loglikelihoods)}; expected it of each"
+            )
+        return float(any(response.is_greedy[position] for position in gold))
+
+
+class TargetPerplexity(CorpusPerplexityMetric):
+    """exp(-log P(choices) / choices): the perplexity of whole choices, whatever their number of words or tokens.
+
+    It is the perplexity of LAMBADA (Paperno et al. 2016, arXiv:1606.06031).
+    """
+
+    NAME = "target_perplexity"
+    STATISTICS = ("log_probability", "choices")
+
+    def units(self, response: Loglikelihood, index: int) -> int:  # noqa: ARG002
+        """One choice."""
+        return 1
+
+
+class BitsPerByteLoglikelihood(PerplexityMetric):
+    """-log2 P(text | query) / UTF-8 bytes of the text, its leading space included (Gao et al. 2020, arXiv:2101.00027).
+
+    The lower, the better, and comparable between tokenizers. Of several correct choices the one with the fewest bits per byte counts,
+    because one spelling of an answer is enough. All texts have the same weight in the mean over samples, whatever their length.
+    """
+
+    NAME = "bits_per_byte"
+    HIGHER_IS_BETTER = False
+    BOUNDS = (0.0, math.inf)
+    BEST = 0.0
+
+    def calculate(self, response: Loglikelihood) -> float:
+        """Return the value; 0 or more.
+
+        Raises:
+            DataError: A log-probability is missing or not finite, no choice is marked as correct, or a correct one is empty.
+        """
+        values, gold = choice_values(response), gold_positions(response)
+        if len(response.choices) != len(values):
+            raise DataError(f"the response has {len(values)} log-probabilities and no texts; expected those of the choices, to count bytes")
+        lengths = {index: len(response.choices[index].encode()) for index in gold}
+        if not all(lengths.values()):
+            raise DataError(
+                f"cannot count bits per byte: a correct choice is empty (gold indices {sorted(gold)} of {list(response.choices)})"
+            )
+        return min(-values[index] / math.log(2) / length for index, length in lengths.items())

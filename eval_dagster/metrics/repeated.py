@@ -11,8 +11,7 @@ from statistics import fmean
 from typing import ClassVar, TypeVar
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.answers import AnswerMetric
-from eval_dagster.metrics.base import BaseMetric, CompletionMetric, RepeatedMetric, bounds_of, declared
+from eval_dagster.metrics.base import AnswerMetric, BaseMetric, CompletionMetric, RepeatedMetric, bounds_of, declared
 from eval_dagster.records import Completion
 
 

@@ -8,9 +8,7 @@ score 0, too: a correct text of one word has a ROUGE-2 of 0.
 from functools import cache
 from typing import Any, ClassVar
 
-from eval_dagster.metrics.answers import gold_texts
-from eval_dagster.metrics.base import CompletionMetric
-from eval_dagster.metrics.extras import extra_module
+from eval_dagster.metrics.base import CompletionMetric, extra_module, gold_texts
 from eval_dagster.records import Completion
 
 

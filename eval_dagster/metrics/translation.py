@@ -12,9 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eval_dagster.metrics.answers import gold_texts
-from eval_dagster.metrics.base import CorpusMetric
-from eval_dagster.metrics.extras import extra_module
+from eval_dagster.metrics.base import CorpusMetric, extra_module, gold_texts
 from eval_dagster.records import Completion
 
 

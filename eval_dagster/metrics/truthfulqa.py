@@ -8,12 +8,8 @@ from functools import cache
 from typing import Any, ClassVar
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.answers import gold_texts
-from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric
-from eval_dagster.metrics.choices import choice_values, correct_share, gold_positions
-from eval_dagster.metrics.extras import extra_module
-from eval_dagster.metrics.fields import require_field
-from eval_dagster.metrics.probability import ProbabilityMass
+from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric, extra_module, gold_texts, require_field
+from eval_dagster.metrics.loglikelihood import ProbabilityMass, choice_values, correct_share, gold_positions
 from eval_dagster.records import Completion, Loglikelihood
 
 

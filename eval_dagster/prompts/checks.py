@@ -17,6 +17,7 @@ import numpy as np
 from eval_dagster.metrics.base import (
     BaseMetric,
     CorpusMetric,
+    ItemMetric,
     RepeatedMetric,
     RowMetric,
     bounds_of,
@@ -24,7 +25,6 @@ from eval_dagster.metrics.base import (
     metrics_for,
     named_values,
 )
-from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Completion, GenerationSettings, Loglikelihood, Message, ModelResponse, ResponseType, Role, Sample
 from eval_dagster.records.rendered_prompt import RenderedPrompt

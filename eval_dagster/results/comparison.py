@@ -8,8 +8,7 @@ import numpy as np
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.lineage import InputCause, changed_inputs
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
-from eval_dagster.metrics.items import ItemMetric, item_of
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of, known_bounds
 from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.stages.partition import answer_text, mixed_words

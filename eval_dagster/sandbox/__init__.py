@@ -10,8 +10,16 @@ The tests of a program run in another process than the program, and call its fun
 they expect, or write the result.
 """
 
-from eval_dagster.sandbox.policy import ALLOW_KEY, SandboxPolicy, execution_allowed, sandbox_policy
-from eval_dagster.sandbox.records import Limits, Program, SandboxResult, Toolchain
+from eval_dagster.sandbox.records import (
+    ALLOW_KEY,
+    Limits,
+    Program,
+    SandboxPolicy,
+    SandboxResult,
+    Toolchain,
+    execution_allowed,
+    sandbox_policy,
+)
 from eval_dagster.sandbox.running import probe, require_sandbox, run_python
 
 __all__ = [

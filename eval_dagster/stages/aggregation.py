@@ -11,14 +11,17 @@ from eval_dagster.errors import DataError, described
 from eval_dagster.metrics.base import (
     BaseMetric,
     CorpusMetric,
+    Item,
+    ItemMetric,
     bounds_of,
     declared_headline,
+    frozen,
     headline_name,
     is_higher_better,
+    item_of,
     known_bounds,
     response_kind,
 )
-from eval_dagster.metrics.items import Item, ItemMetric, frozen, item_of
 from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean

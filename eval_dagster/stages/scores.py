@@ -14,22 +14,24 @@ from eval_dagster.errors import DataError, LakeError, MachineError, RequirementE
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, read_rows
 from eval_dagster.lake.tables.rows import prompt_of, response_of, score_row
-from eval_dagster.metrics.answers import AnswerMetric
 from eval_dagster.metrics.base import (
+    AnswerMetric,
     BaseMetric,
     CorpusMetric,
+    Item,
+    ItemMetric,
     RepeatedMetric,
     RowMetric,
     declared,
+    frozen,
     is_between,
     metrics_for,
     named_values,
     require_direction,
     response_kind,
 )
-from eval_dagster.metrics.choices import count_tie
 from eval_dagster.metrics.explanations import Explanation, explain, explain_results, explained, with_explanations
-from eval_dagster.metrics.items import Item, ItemMetric, frozen
+from eval_dagster.metrics.loglikelihood import count_tie
 from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, ItemScore, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from eval_dagster.metrics.drop import DropExactMatch, DropF1
+from eval_dagster.metrics.completion import DropExactMatch, DropF1
 from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle, TaskStyler, answer_key_to_index

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from eval_dagster.metrics.choice_letter import ChoiceLetter
+from eval_dagster.metrics.completion import ChoiceLetter
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import ResponseType, Row
 from eval_dagster.tasks.base import BaseTask, IDKMixin

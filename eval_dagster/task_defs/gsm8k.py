@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from eval_dagster.metrics.base import BaseMetric
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import ExactNumber
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.metrics.repeated import maj_at_k
 from eval_dagster.records import ResponseType, Row
 from eval_dagster.tasks.base import BaseTask

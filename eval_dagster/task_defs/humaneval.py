@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from eval_dagster.metrics.base import BaseMetric
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.metrics.repeated import pass_at_k
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.task_defs.code_blocks import code_block

@@ -1,6 +1,6 @@
 """LAMBADA."""
 
-from eval_dagster.metrics.lambada import GreedyAccuracy, TargetPerplexity
+from eval_dagster.metrics.perplexity import GreedyAccuracy, TargetPerplexity
 from eval_dagster.records import ResponseType, Row
 from eval_dagster.tasks.base import BaseTask
 

@@ -1,6 +1,6 @@
 """MMLU-Pro."""
 
-from eval_dagster.metrics.choice_letter import ChoiceLetter
+from eval_dagster.metrics.completion import ChoiceLetter
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import ResponseType, Row
 from eval_dagster.tasks.base import BaseTask, IDKMixin

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from eval_dagster.metrics.base import BaseMetric
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import F1, NormalizedExactMatch
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.tasks.base import BaseTask
 

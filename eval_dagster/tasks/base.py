@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.base import BaseMetric
+from eval_dagster.metrics.loglikelihood import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.style import BPBStyle, TaskStyler
 

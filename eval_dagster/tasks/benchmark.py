@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError, WholeEvalError, described
-from eval_dagster.metrics.base import BaseMetric
+from eval_dagster.metrics.base import BaseMetric, ItemMetric
+from eval_dagster.metrics.base import Item as MetricItem
 from eval_dagster.metrics.explanations import Explanation, explained
-from eval_dagster.metrics.items import Item as MetricItem
-from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.records import Completion, Loglikelihood, ModelResponse, ResponseType, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, Formatter, SubjectType

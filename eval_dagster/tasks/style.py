@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self
 
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.records import ResponseType
 from eval_dagster.tasks.language import Language
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.choices import count_tie
+from eval_dagster.metrics.loglikelihood import count_tie
 from eval_dagster.peers.lighteval.normalizations import LogProbNormalization, normalize_log_probs
 from eval_dagster.peers.lighteval.values import as_list
 from eval_dagster.records import Completion, Loglikelihood, ModelResponse

@@ -9,9 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, LoglikelihoodMetric, PerplexityMetric, RepeatedMetric
-from eval_dagster.metrics.fields import context_field
-from eval_dagster.metrics.items import Item, ItemMetric
+from eval_dagster.metrics.base import (
+    BaseMetric,
+    CorpusMetric,
+    Item,
+    ItemMetric,
+    LoglikelihoodMetric,
+    PerplexityMetric,
+    RepeatedMetric,
+    context_field,
+)
 from eval_dagster.peers.lighteval.computations import (
     MRR,
     AccGoldLikelihood,

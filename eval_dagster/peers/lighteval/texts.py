@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.extras import extra_module
+from eval_dagster.metrics.base import extra_module
 from eval_dagster.metrics.math_equal import MathEqual
 from eval_dagster.peers.lighteval.computations import Normalizer, SampleLevelComputation, Unavailable, bounds_of_shares
 from eval_dagster.peers.lighteval.values import Language, as_list

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.metrics.base import frozen, thawed
 from eval_dagster.metrics.explanations import explain
-from eval_dagster.metrics.items import frozen, thawed
 from eval_dagster.peers.lm_eval import index
 from eval_dagster.peers.lm_eval.configurations import Leaf, code_files, file_of, functions_in, is_of_task, package_code
 from eval_dagster.peers.lm_eval.index import Entry, Members, members, suite_evals

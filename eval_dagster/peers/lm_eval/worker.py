@@ -23,7 +23,7 @@ if "eval_dagster" not in sys.modules:
     spec.loader.exec_module(sys.modules["eval_dagster"])
 
 from eval_dagster.errors import TaskDefinitionError, described
-from eval_dagster.metrics.items import frozen, thawed
+from eval_dagster.metrics.base import frozen, thawed
 from eval_dagster.peers.lm_eval import configurations
 from eval_dagster.peers.lm_eval.registry import LmEvalBenchmark, own_benchmark, own_names, own_suite
 from eval_dagster.records import Message, ResponseType, TaskSample

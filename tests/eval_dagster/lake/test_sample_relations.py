@@ -12,7 +12,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
-from eval_dagster.metrics.calibration import ExpectedCalibrationError
+from eval_dagster.metrics.loglikelihood import ExpectedCalibrationError
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

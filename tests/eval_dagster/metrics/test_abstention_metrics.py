@@ -3,7 +3,7 @@ from math import log
 import pytest
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.abstention import AbstentionMetric, DistributionalCorrectnessScore, TernaryScore
+from eval_dagster.metrics.loglikelihood import AbstentionMetric, DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.records import Loglikelihood
 
 UNKNOWN = " I don't know."  # 14 characters

@@ -3,9 +3,7 @@
 import pytest
 
 from eval_dagster.errors import DataError, RequirementError, UsageError
-from eval_dagster.metrics.answers import AnswerMetric, gold_texts
-from eval_dagster.metrics.extras import extra_module
-from eval_dagster.metrics.fields import context_field, find_field, require_field
+from eval_dagster.metrics.base import AnswerMetric, context_field, extra_module, find_field, gold_texts, require_field
 from eval_dagster.records import Completion, Loglikelihood, MetricContext
 
 

@@ -3,7 +3,7 @@ from math import log
 import pytest
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.records import Loglikelihood
 
 

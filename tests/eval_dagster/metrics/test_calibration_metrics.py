@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import named_values
-from eval_dagster.metrics.calibration import BrierScore, ExpectedCalibrationError
+from eval_dagster.metrics.loglikelihood import BrierScore, ExpectedCalibrationError
 from eval_dagster.records import Loglikelihood
 from eval_dagster.stages.scores import statistic_names
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.choice_letter import ChoiceLetter
+from eval_dagster.metrics.completion import ChoiceLetter
 from eval_dagster.records import Completion
 
 

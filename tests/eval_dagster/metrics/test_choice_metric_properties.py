@@ -10,17 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.abstention import AbstentionMetric, DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.base import LoglikelihoodMetric
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.loglikelihood import (
+    AbstentionMetric,
     AccuracyBytesLoglikelihood,
     AccuracyLoglikelihood,
     AccuracyNormLoglikelihood,
     AccuracyPMILoglikelihood,
     AccuracyTokensLoglikelihood,
+    ConfidenceWeightedAccuracy,
+    DistributionalCorrectnessScore,
+    ProbabilityMass,
+    ProbabilityMassNorm,
+    TernaryScore,
 )
-from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.records import Loglikelihood
 
 IN_BOUNDS: dict[type[LoglikelihoodMetric], Callable[[float], bool]] = {

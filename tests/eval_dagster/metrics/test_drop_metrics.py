@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import CompletionMetric
-from eval_dagster.metrics.drop import DropExactMatch, DropF1
+from eval_dagster.metrics.completion import DropExactMatch, DropF1
 from eval_dagster.records import Completion
 
 

@@ -11,8 +11,7 @@ from eval_dagster.lake.tables.rows import score_row, to_table
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.metrics.base import CompletionMetric, MetricResult
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
-from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch
-from eval_dagster.metrics.drop import DropExactMatch
+from eval_dagster.metrics.completion import AccuracyCompletion, DropExactMatch, ExactMatch, ExactNumber, NormalizedExactMatch
 from eval_dagster.metrics.explanations import MOST_CHARACTERS, explain
 from eval_dagster.metrics.repeated import pass_at_k
 from eval_dagster.records import Completion, MetricContext, Request, ResponseType

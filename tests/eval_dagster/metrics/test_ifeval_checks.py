@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_dagster.metrics.ifeval import followed, variations
-from eval_dagster.metrics.ifeval_instructions import KINDS, Instruction
+from eval_dagster.metrics.ifeval import KINDS, Instruction, followed, variations
 from eval_dagster.records import Completion
 
 ENGLISH = "the quick brown fox jumps over the lazy dog and runs into the forest"

@@ -9,13 +9,13 @@ from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import named_values, response_kind
 from eval_dagster.metrics.ifeval import (
     IFEVAL_METRICS,
+    KINDS,
     InstLevelLooseAcc,
     InstLevelStrictAcc,
     PromptLevelLooseAcc,
     PromptLevelStrictAcc,
     followed,
 )
-from eval_dagster.metrics.ifeval_instructions import KINDS
 from eval_dagster.records import Completion, MetricContext
 from eval_dagster.stages.scores import score_response, statistic_names
 

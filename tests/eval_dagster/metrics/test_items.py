@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval_dagster.metrics.items import frozen, thawed
+from eval_dagster.metrics.base import frozen, thawed
 
 
 @pytest.mark.parametrize(

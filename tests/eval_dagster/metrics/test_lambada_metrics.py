@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.lambada import GreedyAccuracy, TargetPerplexity
+from eval_dagster.metrics.perplexity import GreedyAccuracy, TargetPerplexity
 from eval_dagster.records import Loglikelihood
 
 

@@ -19,9 +19,9 @@ from eval_dagster.metrics.base import (
     require_direction,
     response_kind,
 )
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import F1
-from eval_dagster.metrics.probability import ProbabilityMassNorm
+from eval_dagster.metrics.loglikelihood import ProbabilityMassNorm
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.records import Completion, Loglikelihood, ResponseType
 
 T = TypeVar("T")

@@ -7,8 +7,14 @@ from hypothesis import strategies as st
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import PerplexityMetric, named_values
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
-from eval_dagster.metrics.perplexity import BitsPerByte, BytePerplexity, CorpusPerplexityMetric, TokenPerplexity, WordPerplexity
+from eval_dagster.metrics.perplexity import (
+    BitsPerByte,
+    BitsPerByteLoglikelihood,
+    BytePerplexity,
+    CorpusPerplexityMetric,
+    TokenPerplexity,
+    WordPerplexity,
+)
 from eval_dagster.records import Loglikelihood, MetricContext
 from eval_dagster.stages.scores import statistic_names
 

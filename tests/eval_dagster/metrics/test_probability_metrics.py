@@ -2,7 +2,7 @@ from math import log
 
 import pytest
 
-from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
+from eval_dagster.metrics.loglikelihood import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
 from eval_dagster.records import Loglikelihood
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError
-from eval_dagster.metrics.base import CorpusMetric, LoglikelihoodMetric, PerplexityMetric, RepeatedMetric, metrics_for
-from eval_dagster.metrics.items import ItemMetric
+from eval_dagster.metrics.base import CorpusMetric, ItemMetric, LoglikelihoodMetric, PerplexityMetric, RepeatedMetric, metrics_for
 from eval_dagster.peers.lighteval.config import LightevalTaskConfig
 from eval_dagster.peers.lighteval.doc import Doc
 from eval_dagster.peers.lighteval.ignored import Ignored, decorator, extract_target_from_pred

@@ -10,16 +10,17 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric, LoglikelihoodMetric, MetricResult, RepeatedMetric
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import F1, ExactMatch, ExactNumber
-from eval_dagster.metrics.lambada import GreedyAccuracy, TargetPerplexity
 from eval_dagster.metrics.loglikelihood import (
     AccuracyLoglikelihood,
     AccuracyNormLoglikelihood,
     AccuracyPMILoglikelihood,
     AccuracyTokensLoglikelihood,
+    ConfidenceWeightedAccuracy,
+    ProbabilityMass,
+    ProbabilityMassNorm,
 )
-from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood, GreedyAccuracy, TargetPerplexity
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.prompts.formatters import ConcatFormatter, IdentityFormatter, Llama3Formatter, formatter_for

@@ -33,7 +33,6 @@ from eval_dagster.sandbox import (
     running,
     sandbox_policy,
     walls,
-    watch,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -232,7 +231,7 @@ def test_a_busy_machine_fails_no_program_and_saves_none(run_program: Run) -> Non
 
 
 def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(run_program: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_PATIENCE", 2)
+    monkeypatch.setattr(running, "_PATIENCE", 2)
     with busy_processor(), pytest.raises(MachineError, match=r"the machine was too busy: of 2 s the program had less than its 1 s"):
         run_program("while True: pass", timeout_s=1)
 
@@ -242,7 +241,7 @@ def test_without_the_kernels_times_the_limit_is_one_of_wall_time(
     run_program: Run, monkeypatch: pytest.MonkeyPatch, hidden: str, shown: object
 ) -> None:
     """No `schedstat`, as in gVisor, or no processes of other users, as under `hidepid`."""
-    monkeypatch.setattr(watch, hidden, lambda process: shown)
+    monkeypatch.setattr(running, hidden, lambda process: shown)
     assert run_program("import time; time.sleep(0.3)", timeout_s=5).completed
     result = run_program("import time; time.sleep(600)", timeout_s=1)
     assert (result.completed, result.ended_by) == (False, "timeout")

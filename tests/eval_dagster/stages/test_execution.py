@@ -19,7 +19,7 @@ TASK = """
     from eval_dagster.metrics.base import CompletionMetric
     from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
     from eval_dagster.metrics.completion import ExactMatch
-    from eval_dagster.metrics.extras import extra_module
+    from eval_dagster.metrics.base import extra_module
     from eval_dagster.metrics.repeated import pass_at_k
     from eval_dagster.records import ResponseType
     from eval_dagster.tasks.base import BaseTask

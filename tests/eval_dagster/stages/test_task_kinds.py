@@ -19,9 +19,9 @@ TASK = """
     from dataclasses import replace
 
     from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric, RowMetric
-    from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
+    from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
     from eval_dagster.metrics.completion import ExactMatch
-    from eval_dagster.metrics.lambada import GreedyAccuracy
+    from eval_dagster.metrics.perplexity import GreedyAccuracy
     from eval_dagster.metrics.perplexity import WordPerplexity
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyPMILoglikelihood
     from eval_dagster.records import Loglikelihood, Message, ResponseType, Role, TaskSample

@@ -17,8 +17,7 @@ from eval_dagster.errors import DataError, EndedError, ModelError, described
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
-from eval_dagster.metrics.base import CompletionMetric
-from eval_dagster.metrics.items import ItemMetric
+from eval_dagster.metrics.base import CompletionMetric, ItemMetric
 from eval_dagster.project import Project
 from eval_dagster.prompts.views import apart
 from eval_dagster.records import Completion, GenerationSettings, ModelResponse, Request

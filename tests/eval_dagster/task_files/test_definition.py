@@ -5,9 +5,9 @@ import pytest
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, MetricResult
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import ExactMatch, ExactNumber
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
 from eval_dagster.records import Completion, Loglikelihood, ResponseType, Row, TaskSample
 from eval_dagster.task_files.loading import check_task

@@ -8,9 +8,9 @@ from PIL import Image
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyPMILoglikelihood
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Grammar, Message, MetricContext, ResponseType, Role, Row, TaskSample

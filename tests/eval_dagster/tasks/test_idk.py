@@ -5,8 +5,12 @@ import pytest
 import yaml
 
 from eval_dagster.errors import TaskDefinitionError
-from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
-from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
+from eval_dagster.metrics.loglikelihood import (
+    AccuracyLoglikelihood,
+    AccuracyNormLoglikelihood,
+    DistributionalCorrectnessScore,
+    TernaryScore,
+)
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Loglikelihood, ResponseType, Row

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
+from eval_dagster.metrics.perplexity import BitsPerByteLoglikelihood
 from eval_dagster.prompts.checks import GoldScores
 from eval_dagster.prompts.formatters import ConcatFormatter, Llama3Formatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample

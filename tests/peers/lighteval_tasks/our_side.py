@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, metrics_for
-from eval_dagster.metrics.items import ItemMetric
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, RepeatedMetric, metrics_for
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt

@@ -9,7 +9,7 @@ import yaml
 
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import prompt_of, response_of
-from eval_dagster.metrics.items import thawed
+from eval_dagster.metrics.base import thawed
 from eval_dagster.models.base import cut_at_stop
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.pipeline import evaluate

@@ -15,7 +15,7 @@ import yaml
 
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import prompt_of
-from eval_dagster.metrics.items import item_of
+from eval_dagster.metrics.base import item_of
 from eval_dagster.peers.processes.registry import close_processes
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import MachineError
-from eval_dagster.metrics.extras import extra_module
+from eval_dagster.metrics.base import extra_module
 
 WORKER = "eval_dagster.peers.eval_framework.metrics.latex_worker"
 """A metric that asks has this name in its `COMPANIONS`."""
