@@ -26,7 +26,7 @@ from eval_dagster.cli.tables import Format
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.cli.view import view
 from eval_dagster.errors import UsageError
-from eval_dagster.statistics.comparison import ALPHA
+from eval_dagster.statistics.paired import ALPHA
 
 _Suite = Annotated[str | None, typer.Option(metavar="NAME", help="Evals and models of this suite.")]
 _Evals = Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")]

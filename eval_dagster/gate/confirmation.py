@@ -28,7 +28,7 @@ from eval_dagster.results.materializations import Materialization, overall
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.rescoring import FreshAnswers, ask_again
 from eval_dagster.stages.scores import statistic_names
-from eval_dagster.statistics.fresh_answers import (
+from eval_dagster.statistics.verdicts import (
     FEWEST,
     FreshTest,
     fresh_test,

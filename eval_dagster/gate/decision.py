@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from eval_dagster.gate.records import minute
 from eval_dagster.records.judgements import Against, ChangedSample, Regression, Verdict
-from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 
 _CONFIRMED = ("confirmation", "fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level")

@@ -30,7 +30,7 @@ from eval_dagster.results.materializations import (
     overall,
     previous_materialization,
 )
-from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
 
 _COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")

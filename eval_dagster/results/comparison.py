@@ -12,8 +12,7 @@ from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item
 from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.stages.partition import answer_text, mixed_words
-from eval_dagster.statistics.comparison import ALPHA, Comparison
-from eval_dagster.statistics.paired import compare_corpora, compare_items, compare_means
+from eval_dagster.statistics.paired import ALPHA, Comparison, compare_corpora, compare_items, compare_means
 
 Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "mixed answers", "mixed baseline"]
 """The difference: an input, the model (weights or tokenizer), the engine (code, packages, device, dtype, settings of requests), the model

@@ -24,8 +24,7 @@ from eval_dagster.metrics.base import (
 )
 from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
-from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
-from eval_dagster.statistics.items import estimate_items
+from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_items, estimate_macro, estimate_mean
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import AdapterTask, BenchmarkMetric, metric_class
 from eval_dagster.users_code import calling

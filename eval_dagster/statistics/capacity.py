@@ -53,18 +53,15 @@ def fit(measured: Sequence[tuple[Work, float]]) -> Rates:
     Args:
         measured: For each eval its work and its seconds of workers, above 0. At least one.
     """
-    errors = [
-        abs(_fitted([*measured[:index], *measured[index + 1 :]]) @ work.amounts() / seconds - 1)
-        for index, (work, seconds) in _left_out(measured)
-    ]
+    errors = []
+    if len(measured) >= 3:
+        for index, (work, seconds) in enumerate(measured):
+            others = [*measured[:index], *measured[index + 1 :]]
+            errors.append(abs(_fitted(others) @ work.amounts() / seconds - 1))
     request_s, read_s, written_s = map(float, _fitted(measured))
     return Rates(
         request_s=request_s, read_s=read_s, written_s=written_s, evals=len(measured), error=float(np.median(errors)) if errors else None
     )
-
-
-def _left_out(measured: Sequence[tuple[Work, float]]) -> list[tuple[int, tuple[Work, float]]]:
-    return list(enumerate(measured)) if len(measured) >= 3 else []
 
 
 def _fitted(measured: Sequence[tuple[Work, float]]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -1,13 +1,14 @@
-"""Scores with their uncertainty: means, proportions, means of groups, and metrics of a corpus. A cluster of samples counts as one.
+"""Scores with their uncertainty: means, proportions, means of groups, and metrics of all samples. A cluster of samples counts as one.
 
 The nominal coverage of every interval is 95 %; `tests/eval_dagster/statistics/test_statistics_coverage.py` measures it by simulation.
 """
 
 import math
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy  # its parts are loaded on first use; a cached run uses none
@@ -93,8 +94,8 @@ def estimate_mean(
     n, n_errors = len(data), len(values) - len(data)
     if n == 0:
         return _without_error_bar(None, n=0, n_errors=n_errors, n_clusters=0)
-    if proportion:
-        _require_proportion(data)
+    if proportion and len(odd := data[(data != 0) & (data != 1)]):
+        raise ValueError(f"a proportion has the value {odd[0]}; expected 0 or 1 (is IS_PROPORTION right for this metric?)")
     codes = numbered(clusters, present)
     sizes = np.bincount(codes)
     mean = float(data.mean())
@@ -103,7 +104,7 @@ def estimate_mean(
         low, high = _wilson(mean, 1, student(math.inf)) if proportion and n == 1 else (None, None)
         return replace(known, ci_low=low, ci_high=high)
     residuals, shares = _sums(codes, data - mean), sizes / n
-    stderr = _root_sum_of_squares(residuals) / n
+    stderr = math.sqrt(len(sizes) / (len(sizes) - 1) * float((residuals**2).sum())) / n
     robust = stderr
     if sizes.min() < sizes.max():
         stderr = math.sqrt(1 - 1 / len(sizes)) * math.sqrt(float(((residuals / (1 - shares)) ** 2).sum())) / n
@@ -122,10 +123,13 @@ def _interval_of_mean(
     if is_clustered and free < _FEWEST_FREE:
         return None, None
     quantile = student(free if is_clustered else math.inf)
+    size: float = n
     if proportion:
-        return _wilson(mean, _effective_size(mean, stderr, sizes), quantile)
+        if is_clustered:
+            most = count if mean in (0.0, 1.0) else n
+            size = min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most
+        return _wilson(mean, size, quantile)
     if bounds is not None and all(map(math.isfinite, bounds)):
-        size: float = n
         if is_clustered:
             size = min(float(data.var()) / stderr**2, n) if np.ptp(data) > 0 and stderr > 0 else count
         return _around(mean, bounded_interval(data, size=size, quantile=quantile, bounds=bounds))
@@ -167,7 +171,11 @@ def estimate_corpus(
     sizes = np.bincount(codes)
     counts = {"n": len(data), "n_errors": len(statistics) - len(data), "n_clusters": len(sizes)}
     shared = len(np.unique(group * len(data) + codes)) > len(sizes)
-    units = [_by_cluster(data[group == each], codes[group == each], len(sizes) if shared else None) for each in np.unique(group)]
+    units: list[Floats] = []  # of each group the sums of shape (k, clusters): of all clusters, or of its own
+    for each in np.unique(group):
+        own = codes[group == each] if shared else np.unique(codes[group == each], return_inverse=True)[1]
+        columns = data[group == each].T
+        units.append(np.stack([np.bincount(own, column, len(sizes) if shared else 0).astype(float) for column in columns]))
     values = np.array([_aggregated(aggregate, sums.sum(axis=1)[np.newaxis])[0] for sums in units])
     known = [number for number, value in enumerate(values) if math.isfinite(value)]
     value = float(values[known].mean()) if known else None
@@ -178,7 +186,11 @@ def estimate_corpus(
     draws = apart.mean(axis=0)
     if not says_something(draws, value):
         return _without_error_bar(value, **counts)
-    left_out = [_jackknifed(units[number], aggregate) for number in known]
+    left_out: list[Floats] = []  # the metric without each cluster in turn; empty if there are so many that none matters
+    for number in known:
+        sums = units[number]
+        without = (sums.sum(axis=1, keepdims=True) - sums).T
+        left_out.append(_aggregated(aggregate, without) if sums.shape[1] <= DRAWS else np.empty(0))
     width = _width([draws] if shared else list(apart), alike, [np.mean(left_out, axis=0)] if shared else left_out)
     draws = draws[np.isfinite(draws)]
     low, high = bias_corrected(draws, value, width)
@@ -235,29 +247,18 @@ def estimate_macro(
         most = min(len(known) ** 2 / float((1 / (free + 1)).sum()), counts["n_clusters"])
         low, high = _wilson(value, value * (1 - value) / stderr**2 if stderr > 0 else most, quantile)
     elif bounds is not None and members and all(map(math.isfinite, bounds)):
-        low, high = _around(value, _bounded_macro(value, stderr, quantile, members, free, counts["n_clusters"], bounds))
+        columns = [np.array([math.nan if each is None else each for each in column], dtype=float) for column in members]
+        present = [data for column in columns if len(data := column[np.isfinite(column)])]
+        residuals = np.concatenate([data - data.mean() for data in present])
+        weights = np.concatenate([np.full(len(data), 1 / (len(present) * len(data))) for data in present])
+        size = min(len(present) ** 2 / float((1 / free).sum()), counts["n_clusters"] - 1)
+        if stderr > 0:
+            size = min(size, float((weights * residuals**2).sum()) / stderr**2)
+        interval = bounded_interval(value + residuals, size=size, quantile=quantile, bounds=bounds, weights=weights)
+        low, high = _around(value, interval)
     elif stderr > 0 and together >= _FEWEST_FREE:
         low, high = _within(bounds, _symmetric(value, stderr, quantile))
     return Estimate(value=value, stderr=stderr, ci_low=low, ci_high=high, **counts)
-
-
-def _bounded_macro(
-    value: float,
-    stderr: float,
-    quantile: float,
-    members: Sequence[Sequence[float | None]],
-    free: NDArray[np.intp],
-    clusters: int,
-    bounds: Bounds,
-) -> tuple[float, float]:
-    columns = [np.array([math.nan if each is None else each for each in column], dtype=float) for column in members]
-    present = [data for column in columns if len(data := column[np.isfinite(column)])]
-    residuals = np.concatenate([data - data.mean() for data in present])
-    weights = np.concatenate([np.full(len(data), 1 / (len(present) * len(data))) for data in present])
-    size = min(len(present) ** 2 / float((1 / free).sum()), clusters - 1)
-    if stderr > 0:
-        size = min(size, float((weights * residuals**2).sum()) / stderr**2)
-    return bounded_interval(value + residuals, size=size, quantile=quantile, bounds=bounds, weights=weights)
 
 
 def covariance_of_groups(values: Sequence[float | None], groups: Sequence[Hashable], clusters: Sequence[Hashable]) -> float:
@@ -296,10 +297,6 @@ def _sums(codes: NDArray[np.intp], values: Floats) -> Floats:
     return np.bincount(codes, values).astype(float)
 
 
-def _root_sum_of_squares(residuals: Floats) -> float:
-    return math.sqrt(len(residuals) / (len(residuals) - 1) * float((residuals**2).sum()))
-
-
 def degrees_of_freedom(sizes: NDArray[np.intp]) -> float:
     """Satterthwaite's, of the standard error of a mean over clusters of these sizes; at least 1."""
     squares = np.square(sizes, dtype=float)
@@ -327,20 +324,6 @@ def _bell_mccaffrey(sizes: NDArray[np.intp]) -> float:
     return 1 / float((shares**2).sum() + crossed.sum() ** 2 - (crossed**2).sum())
 
 
-def _require_proportion(data: Floats) -> None:
-    if len(odd := data[(data != 0) & (data != 1)]):
-        raise ValueError(f"a proportion has the value {odd[0]}; expected 0 or 1 (is IS_PROPORTION right for this metric?)")
-
-
-def _effective_size(mean: float, stderr: float, sizes: NDArray[np.intp]) -> float:
-    """The effective sample size of a proportion."""
-    n = int(sizes.sum())
-    if len(sizes) == n:
-        return n
-    most = len(sizes) if mean in (0.0, 1.0) else n
-    return min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most
-
-
 def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
     square = quantile**2 / n
     centre = (share + square / 2) / (1 + square)
@@ -361,12 +344,6 @@ def _within(bounds: Bounds | None, interval: tuple[float, float]) -> tuple[float
     """The part of an interval between bounds."""
     low, high = (-math.inf, math.inf) if bounds is None else bounds
     return max(low, interval[0]), min(high, interval[1])
-
-
-def _by_cluster(data: Floats, codes: NDArray[np.intp], clusters: int | None) -> Floats:
-    """Sums of shape (k, clusters), where `clusters` is the given number or the number of those that occur."""
-    codes = np.unique(codes, return_inverse=True)[1] if clusters is None else codes
-    return np.stack([np.bincount(codes, column, clusters or 0).astype(float) for column in data.T])
 
 
 def _aggregated(aggregate: Callable[[Floats], Floats], sums: Floats) -> Floats:
@@ -405,11 +382,6 @@ def says_something(draws: Floats, value: float) -> bool:
     return len(finite) >= (1 - _MOST_UNDEFINED) * len(draws) and bool(np.ptp(finite) > 1e-12 * max(1.0, abs(value)))
 
 
-def _jackknifed(sums: Floats, aggregate: Callable[[Floats], Floats]) -> Floats:
-    """The metric without each cluster in turn, from sums of shape (k, clusters); empty if there are so many that none matters."""
-    return _aggregated(aggregate, (sums.sum(axis=1, keepdims=True) - sums).T) if sums.shape[1] <= DRAWS else np.empty(0)
-
-
 def _width(draws: Sequence[Floats], sizes: Sequence[NDArray[np.intp]], left_out: Sequence[Floats]) -> float:
     """By how many standard deviations the quantiles are moved outwards. The draws are combined as in `estimate_macro`."""
     variances = np.array([each[np.isfinite(each)].var() for each in draws])
@@ -426,3 +398,57 @@ def bias_corrected(draws: Floats, value: float, width: float) -> tuple[float, fl
     shift = float(scipy.special.ndtri(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws))))
     low, high = np.quantile(draws, scipy.special.ndtr([2 * shift - width, 2 * shift + width]))
     return min(float(low), value), max(float(high), value)
+
+
+_FEWEST = 20
+"""Draws that are made even if they take longer than the time that is given."""
+
+
+def estimate_items(
+    items: Sequence[Any],
+    aggregate: Callable[[list[Any]], float],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    n_errors: int = 0,
+    seed: int = 0,
+    most_seconds: float = 5.0,
+) -> Estimate:
+    """Estimate a metric of all samples together. `aggregate` is called on the items, and on the items of each draw.
+
+    Clusters are drawn with replacement as in `estimate_corpus`, 1,000 times, or as often as the time allows: an aggregate such as BLEU
+    takes long. A draw without a value, a correlation of constants for instance, is left out.
+
+    Args:
+        items: One a sample that has one, in the order of the samples.
+        aggregate: From items to a value.
+        clusters: What each sample belongs to. None: every sample stands alone.
+        n_errors: Samples without an item.
+        seed: Of the draws.
+        most_seconds: After this time no draw begins, once there are 20.
+
+    Raises:
+        Exception: What `aggregate` raises for all items.
+    """
+    codes = numbered(clusters, np.ones(len(items), dtype=bool))
+    sizes = np.bincount(codes) if len(items) else np.array([], dtype=np.intp)
+    counts = {"n": len(items), "n_errors": n_errors, "n_clusters": len(sizes)}
+    value = float(aggregate(list(items))) if items else math.nan
+    if not math.isfinite(value) or are_too_few([sizes]):
+        return Estimate(value=value if math.isfinite(value) else None, stderr=None, ci_low=None, ci_high=None, **counts)
+    members = [np.flatnonzero(codes == number) for number in range(len(sizes))] if len(sizes) < len(items) else None
+    generator, started = np.random.default_rng(seed), time.monotonic()
+    draws: list[float] = []
+    while len(draws) < DRAWS and (len(draws) < _FEWEST or time.monotonic() - started < most_seconds):
+        chosen = generator.integers(0, len(sizes), len(sizes))
+        positions = chosen if members is None else np.concatenate([members[number] for number in chosen])
+        try:
+            draws.append(float(aggregate([items[position] for position in positions])))
+        except (Exception, SystemExit):  # not every draw has a value
+            draws.append(math.nan)
+    found = np.array(draws)
+    if not says_something(found, value):
+        return Estimate(value=value, stderr=None, ci_low=None, ci_high=None, **counts)
+    finite = found[np.isfinite(found)]
+    width = math.sqrt(len(sizes) / (len(sizes) - 1)) * student(degrees_of_freedom(sizes))
+    low, high = bias_corrected(finite, value, width)
+    return Estimate(value=value, stderr=float(finite.std(ddof=1)), ci_low=low, ci_high=high, **counts)

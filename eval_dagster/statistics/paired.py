@@ -1,26 +1,31 @@
-"""Compares two means of the same samples."""
+"""Compares two results on the samples that both have.
+
+Some samples are harder than others. A comparison of the same samples leaves this variance out, so it detects smaller changes than a
+comparison of two scores with their error bars. `tests/eval_dagster/statistics/test_paired_detection.py` measures how much smaller.
+"""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy
+from numpy.typing import NDArray
 
 from eval_dagster.statistics.bounded_means import Bounds
-from eval_dagster.statistics.comparison import ALPHA, CommonSamples, Comparison, Floats, Integers, common_samples, with_estimate
 from eval_dagster.statistics.estimates import (
     CONFIDENCE,
     Estimate,
     covariance_of_groups,
+    degrees_of_freedom,
     estimate_corpus,
+    estimate_items,
     estimate_macro,
     estimate_mean,
     numbered,
 )
-from eval_dagster.statistics.items import estimate_items
 from eval_dagster.statistics.significance import (
     MOST_ENUMERATED,
     are_few,
@@ -32,6 +37,110 @@ from eval_dagster.statistics.significance import (
     flips_of_sums,
     student,
 )
+
+ALPHA = 0.05
+"""Two-sided level of significance, unless a suite sets its own."""
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.intp]
+Test: TypeAlias = Literal["exact McNemar", "sign flips", "paired t", "paired bootstrap"]
+"""The test of a p-value: see `compare_means` and `compare_corpora`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Result a minus result b on the samples that both have a value for. Null without data, never 0."""
+
+    value_a: float | None = None
+    """The metric of a on the common samples."""
+    value_b: float | None = None
+    """The metric of b on the common samples."""
+    difference: float | None = None
+    """`value_a` - `value_b`, whichever direction is the better one."""
+    stderr: float | None = None
+    """Standard error of the difference; null if there are fewer than two clusters, or if nothing varies."""
+    ci_low: float | None = None
+    """Lower end of the 95 % confidence interval of the difference."""
+    ci_high: float | None = None
+    """Upper end of the 95 % confidence interval of the difference."""
+    p_value: float | None = None
+    """Two-sided: the probability of a difference at least this large if nothing has changed. Null for fewer than two common clusters."""
+    test: Test | None = None
+    """The test of the p-value."""
+    min_detectable: float | None = None
+    """The smallest difference that this comparison would have detected with the probability 0.8; null if there is none or it is unknown."""
+    n_common: int
+    """Samples with a value in both. Only these are compared."""
+    n_only_a: int
+    """Samples with a value in a only: in b they are errors or missing."""
+    n_only_b: int
+    """Samples with a value in b only."""
+    n_neither: int
+    """Samples with a value in neither."""
+    n_clusters: int
+    """Independent groups of the common samples; `n_common` if every sample is a group of its own."""
+    n_higher: int | None = None
+    """Common samples whose value is higher in a; null for a corpus metric, whose samples have no value."""
+    n_lower: int | None = None
+    """Common samples whose value is lower in a."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonSamples:
+    """The samples of two aligned columns that both results have a value for."""
+
+    mask: NDArray[np.bool_]
+    """Which of the samples are common."""
+    cluster: Integers
+    """The clusters of the common samples, as numbers from 0."""
+    n_only_a: int
+    n_only_b: int
+    n_neither: int
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters of the common samples."""
+        return int(self.cluster.max(initial=-1)) + 1
+
+    @property
+    def labels(self) -> list[int] | None:
+        """The clusters as `eval_dagster.statistics.estimates` takes them; None if every sample is a cluster of its own."""
+        return self.cluster.tolist() if self.n_clusters < len(self.cluster) else None
+
+    @property
+    def degrees_of_freedom(self) -> float:
+        """Satterthwaite's degrees of freedom of a mean over the clusters, as in `estimate_mean`."""
+        return degrees_of_freedom(np.bincount(self.cluster))
+
+    def comparison(self) -> Comparison:
+        """A comparison with the numbers of samples, and without values."""
+        return Comparison(
+            n_common=int(self.mask.sum()),
+            n_only_a=self.n_only_a,
+            n_only_b=self.n_only_b,
+            n_neither=self.n_neither,
+            n_clusters=self.n_clusters,
+        )
+
+
+def common_samples(has_a: NDArray[np.bool_], has_b: NDArray[np.bool_], clusters: Sequence[Hashable] | None) -> CommonSamples:
+    """Find the samples that both results have a value for. Raises `ValueError` if results and clusters have different lengths."""
+    if len(has_a) != len(has_b):
+        raise ValueError(f"results of {len(has_a)} and {len(has_b)} samples; align them, with None where a sample is not there")
+    mask = has_a & has_b
+    return CommonSamples(
+        mask=mask,
+        cluster=numbered(clusters, mask),
+        n_only_a=int((has_a & ~has_b).sum()),
+        n_only_b=int((has_b & ~has_a).sum()),
+        n_neither=int((~has_a & ~has_b).sum()),
+    )
+
+
+def with_estimate(comparison: Comparison, estimate: Estimate) -> Comparison:
+    """The comparison with the estimate of its difference."""
+    return replace(comparison, difference=estimate.value, stderr=estimate.stderr, ci_low=estimate.ci_low, ci_high=estimate.ci_high)
+
 
 _MOST_SWAPPED = 10
 """Clusters that differ whose swaps are all gone through: each swap costs two aggregates."""
@@ -83,21 +192,15 @@ def compare_corpora(
     known = with_estimate(known, estimate)
     if known.stderr is not None:
         known = replace(known, min_detectable=detectable(known.stderr, common.degrees_of_freedom, alpha))
-    return _tested(known, a, b, aggregate, common)
-
-
-def _tested(known: Comparison, a: Floats, b: Floats, aggregate: Callable[[Floats], Floats], common: CommonSamples) -> Comparison:
-    """The comparison with its p-value."""
-    cluster, stderr = common.cluster, known.stderr
-    count = len(np.unique(cluster[(a != b).any(axis=1)]))
     if known.n_clusters < 2 or known.difference is None:
         return known
-    if are_few(count, known.n_clusters) or (stderr is None and count <= MOST_ENUMERATED):
-        of_a, of_b = (np.stack([np.bincount(cluster, column) for column in side.T], axis=1).astype(float) for side in (a, b))
+    differ = len(np.unique(common.cluster[(a != b).any(axis=1)]))
+    if are_few(differ, known.n_clusters) or (known.stderr is None and differ <= MOST_ENUMERATED):
+        of_a, of_b = (np.stack([np.bincount(common.cluster, column) for column in side.T], axis=1).astype(float) for side in (a, b))
         return replace(known, test="sign flips", p_value=flips_of_sums(of_a, of_b, aggregate))
-    if stderr is None:
+    if known.stderr is None:
         return known
-    return replace(known, test="paired bootstrap", p_value=student(known.difference, stderr, common.degrees_of_freedom))
+    return replace(known, test="paired bootstrap", p_value=student(known.difference, known.stderr, common.degrees_of_freedom))
 
 
 def _value(aggregate: Callable[[Floats], Floats], statistics: Floats) -> float | None:
@@ -153,27 +256,17 @@ def compare_items(
         return known
     differ = sorted({int(cluster) for cluster, (of_a, of_b) in zip(common.cluster, pairs, strict=True) if _differ(of_a, of_b)})
     if len(differ) <= _MOST_SWAPPED and (are_few(len(differ), known.n_clusters) or known.stderr is None):
-        return replace(known, test="sign flips", p_value=_swapped(pairs, common, differ, difference))
+        # The share of all swaps whose difference is at least as large; one without a value counts as large.
+        seen, at_least = abs(difference(pairs)), 0
+        for swaps in product((False, True), repeat=len(differ)):
+            turned = {cluster for cluster, swap in zip(differ, swaps, strict=True) if swap}
+            chosen = [pair[::-1] if cluster in turned else pair for cluster, pair in zip(common.cluster.tolist(), pairs, strict=True)]
+            # Swaps that are equal on paper differ in the last digits.
+            at_least += not abs(difference(chosen)) < seen - 1e-9 * max(1.0, seen)
+        return replace(known, test="sign flips", p_value=float(at_least / 2 ** len(differ)))
     if known.stderr is None:
         return known
     return replace(known, test="paired bootstrap", p_value=student(known.difference, known.stderr, common.degrees_of_freedom))
-
-
-def _swapped(
-    pairs: Sequence[tuple[Any, Any]],
-    common: CommonSamples,
-    differ: Sequence[int],
-    difference: Callable[[Sequence[tuple[Any, Any]]], float],
-) -> float:
-    """The share of all swaps of the clusters that differ whose difference is at least as large. One without a value counts as large."""
-    seen = abs(difference(pairs))
-    at_least = 0
-    for swaps in product((False, True), repeat=len(differ)):
-        turned = {cluster for cluster, swap in zip(differ, swaps, strict=True) if swap}
-        chosen = [pair[::-1] if cluster in turned else pair for cluster, pair in zip(common.cluster.tolist(), pairs, strict=True)]
-        # Swaps that are equal on paper differ in the last digits.
-        at_least += not abs(difference(chosen)) < seen - 1e-9 * max(1.0, seen)
-    return float(at_least / 2 ** len(differ))
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -243,11 +336,15 @@ def _mean(values: Floats, subject: Integers) -> float:
 
 
 def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha: float) -> Comparison:
-    """Compare shares of samples, each of which is right or wrong."""
+    """Compare shares of samples, each of which is right or wrong. The interval is Bonett and Price's."""
     n, free, are_clustered = known.n_common, common.degrees_of_freedom, known.n_clusters < known.n_common
     known = with_estimate(known, estimate_mean(differences.tolist(), proportion=False, clusters=common.labels))
-    known = _tested_shares(known, differences, common)
     up, down = int((differences > 0).sum()), int((differences < 0).sum())
+    if not are_clustered and n > 1:
+        known = replace(known, p_value=float(exact_mcnemar(np.int64(up), np.int64(down))), test="exact McNemar")
+    elif known.n_clusters > 1:
+        advantages = np.bincount(common.cluster, differences).round().astype(np.int64)
+        known = replace(known, p_value=flips_of_counts(advantages), test="sign flips")
     # The samples that a difference costs are not noise of the next comparison.
     is_found = known.p_value is not None and known.p_value <= alpha
     least = detectable_share(n, 2 * min(up, down) if is_found else up + down, alpha)
@@ -255,43 +352,23 @@ def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha
     if are_clustered and known.n_clusters > 1 and known.stderr is None:  # one cluster holds nearly all samples
         return replace(known, ci_low=None, ci_high=None, min_detectable=None)
     if are_clustered:
-        size, quantile = _effective_size(differences, known.stderr, known.n_clusters), float(scipy.special.stdtrit(free, _UPPER))
-        least = _detectable_in_clusters(known, least, free, alpha)
-    low, high = _bonett_price(differences, size, quantile)
-    return replace(known, ci_low=low, ci_high=high, min_detectable=least)
-
-
-def _tested_shares(known: Comparison, differences: Floats, common: CommonSamples) -> Comparison:
-    if known.n_clusters < 2:
-        return known
-    if known.n_clusters == known.n_common:
-        p_value = float(exact_mcnemar(np.int64((differences > 0).sum()), np.int64((differences < 0).sum())))
-        return replace(known, p_value=p_value, test="exact McNemar")
-    advantages = np.bincount(common.cluster, differences).round().astype(np.int64)
-    return replace(known, p_value=flips_of_counts(advantages), test="sign flips")
-
-
-def _effective_size(differences: Floats, stderr: float | None, clusters: int) -> float:
-    """The effective sample size of the differences: at most their number, or the number of clusters if all differences are equal."""
-    variance, n = float(differences.var()), len(differences)
-    if variance == 0 or stderr is None:
-        return clusters
-    return min(variance / stderr**2, n) if stderr > 0 else n
-
-
-def _detectable_in_clusters(known: Comparison, independent: float | None, free: float, alpha: float) -> float | None:
-    """At least the difference that independent samples detect; None if the clusters are too few for any test."""
-    of_clusters = detectable_share(known.n_clusters, 0, alpha)
-    if independent is None or of_clusters is None:
-        return None
-    least = max(independent, detectable(known.stderr, free, alpha, spread=1 / known.n_common)) if known.stderr else of_clusters
-    return least if least <= 1 else None
-
-
-def _bonett_price(differences: Floats, size: float, quantile: float) -> tuple[float, float]:
-    up, down = ((size * float((sign * differences > 0).mean()) + 1) / (size + 2) for sign in (1, -1))
-    half = quantile * math.sqrt((up + down - (up - down) ** 2) / (size + 2))
-    return max(-1.0, up - down - half), min(1.0, up - down + half)
+        # The effective size: at most the number of samples, or the number of clusters if all differences are equal.
+        variance, quantile = float(differences.var()), float(scipy.special.stdtrit(free, _UPPER))
+        if variance == 0 or known.stderr is None:
+            size = known.n_clusters
+        elif known.stderr > 0:
+            size = min(variance / known.stderr**2, n)
+        # At least the difference that independent samples detect; null if the clusters are too few for any test.
+        of_clusters = detectable_share(known.n_clusters, 0, alpha)
+        if least is not None and of_clusters is not None:
+            least = max(least, detectable(known.stderr, free, alpha, spread=1 / n)) if known.stderr else of_clusters
+            least = least if least <= 1 else None
+        else:
+            least = None
+    share_up, share_down = ((size * float((sign * differences > 0).mean()) + 1) / (size + 2) for sign in (1, -1))
+    middle = share_up - share_down
+    half = quantile * math.sqrt((share_up + share_down - middle**2) / (size + 2))
+    return replace(known, ci_low=max(-1.0, middle - half), ci_high=min(1.0, middle + half), min_detectable=least)
 
 
 def _means(
@@ -304,7 +381,20 @@ def _means(
     alpha: float,
 ) -> Comparison:
     """Compare means of any values, each sample with its weight. `bounds` are of a difference."""
-    estimate, free = _estimate(differences, common, subject, bounds)
+    if subject.max() == 0:
+        estimate = estimate_mean(differences.tolist(), proportion=False, clusters=common.labels, bounds=bounds)
+        free = common.degrees_of_freedom
+    else:
+        masks = [subject == each for each in range(int(subject.max()) + 1)]
+        members = [differences[mask].tolist() for mask in masks]
+        clusters = [common.cluster[mask].tolist() for mask in masks]
+        groups = [estimate_mean(values, proportion=False, clusters=own) for values, own in zip(members, clusters, strict=True)]
+        shared = covariance_of_groups(differences.tolist(), subject.tolist(), common.cluster.tolist())
+        estimate = estimate_macro(groups, proportion=False, covariance=shared, bounds=bounds, members=members)
+        # As `estimate_macro` has them.
+        variances = np.square([group.stderr or 0.0 for group in groups])
+        apart = np.array([max(1, group.n_clusters - 1) for group in groups])
+        free = float(variances.sum() ** 2 / (variances**2 / apart).sum() if shared <= 0 and variances.any() else apart.min())
     known = with_estimate(known, estimate)
     if known.n_clusters < 2:
         return known
@@ -321,20 +411,3 @@ def _means(
     else:
         p_value = flips_of_many(contributions)
     return replace(known, test="sign flips", p_value=p_value)
-
-
-def _estimate(differences: Floats, common: CommonSamples, subject: Integers, bounds: Bounds) -> tuple[Estimate, float]:
-    """The mean difference, of the samples or of the subjects, with the degrees of freedom of its error bar."""
-    cluster = common.cluster
-    if subject.max() == 0:
-        estimate = estimate_mean(differences.tolist(), proportion=False, clusters=common.labels, bounds=bounds)
-        return estimate, common.degrees_of_freedom
-    masks = [subject == each for each in range(int(subject.max()) + 1)]
-    groups = [estimate_mean(differences[mask].tolist(), proportion=False, clusters=cluster[mask].tolist()) for mask in masks]
-    shared = covariance_of_groups(differences.tolist(), subject.tolist(), cluster.tolist())
-    # As `estimate_macro` has them.
-    variances = np.square([group.stderr or 0.0 for group in groups])
-    free = np.array([max(1, group.n_clusters - 1) for group in groups])
-    together = variances.sum() ** 2 / (variances**2 / free).sum() if shared <= 0 and variances.any() else free.min()
-    members = [differences[mask].tolist() for mask in masks]
-    return estimate_macro(groups, proportion=False, covariance=shared, bounds=bounds, members=members), float(together)

@@ -18,8 +18,7 @@ from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import Result, find_result
 from eval_dagster.records.judgements import Verdict
-from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.paired import Comparison, compare_means
 from eval_dagster.statistics.verdicts import Case, judge_suite
 from eval_dagster.texts.figures import interval, number, p_equals
 

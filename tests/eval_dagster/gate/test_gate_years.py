@@ -18,8 +18,7 @@ from simulated_years import simulate as simulate_year
 from eval_dagster.gate.decision import Finding, decide
 from eval_dagster.gate.standings import level_of
 from eval_dagster.records.judgements import Regression, Verdict
-from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.paired import Comparison, compare_means
 from eval_dagster.statistics.verdicts import Case
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "gate.md"

@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eval_dagster.statistics.fresh_answers import FEWEST, fresh_test, level_of_fresh, share_of_unflipped
 from eval_dagster.statistics.paired import compare_means
 from eval_dagster.statistics.significance import exact_mcnemar
+from eval_dagster.statistics.verdicts import FEWEST, fresh_test, level_of_fresh, share_of_unflipped
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

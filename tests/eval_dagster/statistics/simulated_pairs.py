@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.paired import compare_corpora, compare_means
+from eval_dagster.statistics.paired import Comparison, compare_corpora, compare_means
 
 SAMPLES = 300
 Floats = NDArray[np.float64]

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval_dagster.statistics.bounded_means import bounded_interval
-from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.estimates import Estimate, estimate_macro, estimate_mean
-from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.paired import Comparison, compare_means
 
 NORMAL = 1.959963984540054
 

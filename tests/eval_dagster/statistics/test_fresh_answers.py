@@ -15,7 +15,7 @@ import pytest
 import scipy
 from simulated_endpoints import Endpoint, Found, red_nights, simulate
 
-from eval_dagster.statistics.fresh_answers import (
+from eval_dagster.statistics.verdicts import (
     FEWEST,
     fresh_test,
     fresh_test_of_corpora,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from eval_dagster.statistics.items import estimate_items
+from eval_dagster.statistics.estimates import estimate_items
 
 
 def _mean_of_pairs(items: Sequence[tuple[float, float]]) -> float:

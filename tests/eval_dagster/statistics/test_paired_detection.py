@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 from statsmodels.stats.proportion import proportions_ztest
 
-from eval_dagster.statistics.comparison import ALPHA
-from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.paired import ALPHA, compare_means
 from eval_dagster.statistics.significance import POWER, detectable_share, exact_mcnemar
 from eval_dagster.statistics.verdicts import holm
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulated_pairs import EVALS, Eval
 
 from eval_dagster.records.judgements import Verdict
-from eval_dagster.statistics.comparison import ALPHA, Comparison
+from eval_dagster.statistics.paired import ALPHA, Comparison
 from eval_dagster.statistics.verdicts import Case, judge_suite
 
 SUITES = 1000

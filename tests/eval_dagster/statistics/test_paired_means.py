@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.estimates import estimate_macro, estimate_mean
-from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.paired import Comparison, compare_means
 from eval_dagster.statistics.significance import detectable_share
 
 SLEEP = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0], [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]

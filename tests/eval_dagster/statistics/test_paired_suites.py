@@ -6,8 +6,7 @@ import pytest
 from statsmodels.stats.multitest import multipletests
 
 from eval_dagster.records.judgements import Verdict
-from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.paired import Comparison, compare_means
 from eval_dagster.statistics.verdicts import Case, holm, judge_suite, noise_floor
 
 
