@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 
 import eval_dagster
 from eval_dagster.cli.app import app
-from eval_dagster.config import models, schema, workers
+from eval_dagster.config import models, schema
 from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
@@ -45,7 +45,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "models: scripted": models.ScriptedModel,
     "models: openai": models.OpenAIModel,
     "price": models.Price,
-    "workers": workers.WorkersConfig,
+    "workers": models.WorkersConfig,
     "source: hub": models.HubSource,
     "source: folder": models.FolderSource,
     "source: gguf": models.GGUFSource,

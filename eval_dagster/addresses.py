@@ -33,8 +33,17 @@ class Addresses:
 
     def of(self, pages: Pages) -> str | None:
         """The public address of a server, else its local address, without a slash at its end; None without either."""
-        found = self.public.get(pages) or self._local(pages)
-        return found.rstrip("/") if found else None
+        if public := self.public.get(pages):
+            return public.rstrip("/")
+        notes = sorted(_folder(self.home).glob(f"{pages}-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for note in notes:  # from the server that was started last
+            try:
+                noted = json.loads(note.read_text("utf-8"))
+                if noted["machine"] == platform.node() and is_held(note.with_suffix(".lock")):
+                    return str(noted["url"]).rstrip("/")
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # a server is about to write it, or to remove it
+        return None
 
     def everywhere(self) -> "Addresses":
         """Only the public addresses, since readers of a notice are seldom at this machine."""
@@ -54,18 +63,6 @@ class Addresses:
         """The reachable pages of a judgement, by content."""
         found = {"Results": self.night(suite, judged_at), "Run in Dagster": self.dagster_run(run_id)}
         return {name: link for name, link in found.items() if link}
-
-    def _local(self, pages: Pages) -> str | None:
-        """The address that the last started server noted, if one runs."""
-        notes = sorted(_folder(self.home).glob(f"{pages}-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for note in notes:
-            try:
-                noted = json.loads(note.read_text("utf-8"))
-                if noted["machine"] == platform.node() and is_held(note.with_suffix(".lock")):
-                    return str(noted["url"])
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # a server is about to write it, or to remove it
-        return None
 
 
 @contextmanager

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eval_dagster.addresses import Addresses
-from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
 from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
-from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
+from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, wrong_lake_url, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
@@ -27,13 +26,13 @@ from eval_dagster.lake.remote.mirror import mirror_lake, mirrored_url
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.handle import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file
-from eval_dagster.stores.shared_locks import SharedLocks
+from eval_dagster.stores.locks import SharedLocks
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import registered_tasks, registry_names
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import shots_of
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.tracking.tracker import Tracker
 from eval_dagster.users_code import calling, limited
 

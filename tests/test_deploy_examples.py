@@ -26,9 +26,9 @@ from eval_dagster.assets import tags
 from eval_dagster.assets.tags import model_tags
 from eval_dagster.cli.servers.loopback_guard import ORIGINS_VARIABLE
 from eval_dagster.cli.servers.mlflow_server import APP_NAME
-from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.config.loading import load_config
 from eval_dagster.config.schema import Config
+from eval_dagster.config.values import LAKE_VARIABLE
 from eval_dagster.project import TRACKING_VARIABLE
 
 FOLDER = ROOT / "examples" / "deploy"

@@ -33,7 +33,7 @@ from eval_dagster.pages.report.writing import Report, page_of, report
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
-from eval_dagster.stores.shared_locks import Hold
+from eval_dagster.stores.locks import Hold
 from eval_dagster.texts.visible_text import visible
 from eval_dagster.users_code import doing, limited
 from eval_dagster.versions.hashes import stable_hash

@@ -17,7 +17,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.catalog.sessions import damage_in, interruptibly, plain
 from eval_dagster.lake.files import Lake, catalog_path
 from eval_dagster.stores.whole_files import replaced
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 
 _HISTORY = "_history"
 """The end of the names of relations with all results that the lake keeps."""

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from eval_dagster.cli.console import out, print_next
-from eval_dagster.config.additions import with_entries
 from eval_dagster.config.loading import load_config
+from eval_dagster.config.yaml_document import with_entries
 from eval_dagster.errors import UsageError
 from eval_dagster.models.registry import registered_sections
 from eval_dagster.project import Project
 from eval_dagster.task_files.registries import opened_registry, registry_names
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 
 
 def import_suite(source: str, suite: str | None) -> None:

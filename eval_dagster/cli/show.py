@@ -11,7 +11,7 @@ from eval_dagster.models.usage import GenerationUsage, ScoringUsage, known_ways
 from eval_dagster.project import Project
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 
 _UNKNOWN = "checked on load"
 

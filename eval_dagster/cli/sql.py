@@ -12,7 +12,7 @@ import typer
 
 from eval_dagster.cli.console import SCORE_NUMBERS, errors, out, print_table, program_name, say, score_table
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
-from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
+from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
 from eval_dagster.lake.catalog.archives import night_lake, past_catalog
 from eval_dagster.lake.catalog.catalog import damages_listed, executed, read_rows, refresh
@@ -25,8 +25,7 @@ from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.progress.reporting import LogReporter, use_reporter
 from eval_dagster.project import Project, default_config_path
-from eval_dagster.texts.figures import counted, dollars
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import counted, did_you_mean, dollars
 
 _MOST_DAMAGES = 5
 _ANSWERING = "select eval, model, served_model, server_fingerprint, count(*) as answers from responses group by all"

@@ -34,8 +34,7 @@ from eval_dagster.task_files.loading import select_subjects
 from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of
-from eval_dagster.texts.figures import counted
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import counted, did_you_mean
 
 _CHECKED_ROWS = 5
 _LINTED_ROWS = 200

@@ -1,7 +1,7 @@
 """The command `upload`: the results of a home move to an object store."""
 
 from eval_dagster.cli.console import errors, out, print_next
-from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
+from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.remote.mirror import upload
 from eval_dagster.progress.reporting import LogReporter, use_reporter

@@ -1,21 +1,20 @@
-"""Reads `evals.yaml`, and reports every mistake in it with its line and what is allowed there."""
+"""Reads `evals.yaml`, and reports every mistake in it with its line and, in the words of the schema, what is allowed there."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
-from eval_dagster.config.messages import Place
 from eval_dagster.config.models import ModelSection
 from eval_dagster.config.schema import Config, backends_in_files, config_class, with_adapters, with_elsewhere
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 
 MIRROR_VARIABLE = "EVAL_DAGSTER_DATASETS"
 """Environment variable: a folder of datasets instead of `datasets.mirror`."""
@@ -32,6 +31,107 @@ _IN_FILE = re.compile(r".+\.py:.+", re.DOTALL)
 
 Problem = tuple[KeyPath, str]
 """The place of a mistake, and its description."""
+
+
+Schema = Mapping[str, Any]
+"""A JSON schema."""
+
+
+class Place:
+    """A place in the schema, reached by keys, list positions and the tags of unions."""
+
+    def __init__(self, schema: Schema, definitions: Schema) -> None:
+        """`definitions` are the schemas that `schema` refers to, by name."""
+        # References are followed, and the alternative null is left out.
+        if "anyOf" in schema:
+            options = [option for option in schema["anyOf"] if option.get("type") != "null"]
+            if len(options) == 1:
+                schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **options[0]}
+        while "$ref" in schema:
+            schema = definitions[schema["$ref"].removeprefix("#/$defs/")]
+        self.schema = schema
+        self._definitions = definitions
+
+    @classmethod
+    def top(cls, config: type[Config]) -> "Place":
+        """The place of the whole file."""
+        schema = config.model_json_schema()
+        return cls(schema, schema["$defs"])
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that a mapping may have here; empty if it may have any."""
+        return list(self.schema.get("properties", ()))
+
+    @property
+    def tag_key(self) -> str | None:
+        """The key whose value chooses among several kinds of mapping."""
+        return self.schema["discriminator"]["propertyName"] if "discriminator" in self.schema else None
+
+    @property
+    def options(self) -> "list[Place]":
+        """The kinds of mapping to choose from."""
+        return [self._inner(option) for option in self.schema.get("oneOf", ())]
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether no message may repeat the value."""
+        return any(schema.get("writeOnly", False) for schema in (self.schema, self.schema.get("items", {})))
+
+    def option(self, tag: str) -> "Place":
+        """The kind of mapping that a tag names: the value of the tag's key, or a key that only this kind has."""
+        key = self.tag_key
+        return next(each for each in self.options if (each._constant(key) == repr(tag) if key else tag in each.keys))
+
+    def child(self, step: str | int) -> "Place":
+        """The place of a key or a list item."""
+        if isinstance(step, int):
+            return self._inner(self.schema["items"])
+        return self._inner(self.schema["properties"][step] if self.keys else self.schema["additionalProperties"])
+
+    def _inner(self, schema: Schema) -> "Place":
+        return Place(schema, self._definitions)
+
+    def words(self) -> str:
+        """The allowed values, as a text that follows `expected`."""
+        schema = self.schema
+        if self.options and self.tag_key:
+            return f"a mapping with {self.tag_key}: {_either([option._constant(self.tag_key) for option in self.options])}"
+        if self.options:
+            return "one of: " + "; ".join(" and ".join(option.schema["required"]) for option in self.options)
+        if "pattern" in schema:
+            return str(schema["description"])
+        if "enum" in schema or "const" in schema:
+            return _either([repr(value) for value in schema.get("enum", [schema.get("const")])])
+        if schema.get("type") not in _TYPES:  # as sections of other packages may have
+            return str(schema.get("description", "another value"))
+        kind = _TYPES[schema["type"]]
+        if "properties" in schema:
+            return f"{kind} with the keys {', '.join(schema['properties'])}"
+        if "items" in schema:
+            least, most = schema.get("minItems", 0), schema.get("maxItems")
+            number = f", exactly {least}" if least == most else ", at least one" if least else ""
+            return f"{kind} of {'texts' if schema['items'].get('type') == 'string' else 'values'}{number}"
+        signs = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
+        limits = [f"{word} {schema[sign]:g}" for sign, word in signs.items() if sign in schema]
+        return " ".join([kind, " and ".join(limits)]) if limits else kind
+
+    def _constant(self, key: str) -> str:
+        return repr(self.schema["properties"][key]["const"])
+
+
+_TYPES = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "text",
+}
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def load_config(
@@ -53,7 +153,8 @@ def load_config(
         ConfigError: The file is missing or wrong. The message has one line for each problem: file, line, key, what was found, what
             is expected.
     """
-    shown = _shown(path)
+    resolved = path.resolve()
+    shown = str(resolved.relative_to(Path.cwd())) if resolved.is_relative_to(Path.cwd()) else str(resolved)
     if not path.exists():
         raise ConfigError(
             f"{shown}: there is no such file; name another by EVAL_DAGSTER_CONFIG=path/to/evals.yaml, write a new project by "
@@ -66,32 +167,25 @@ def load_config(
     schema = config_class(with_elsewhere(sections, document.value))
     if document.value is None and not document.problems:
         raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top(schema).words()}")
-    config, found = _validate(document, schema)
+    config: Config | None = None
+    found: list[Problem] = []
+    try:
+        config = schema.model_validate(document.value)
+    except ValidationError as error:
+        top = Place.top(schema)
+        for wrong in error.errors(include_url=False):
+            problem = _translate(wrong["loc"], wrong["type"], wrong.get("ctx", {}), document, top)
+            found.append(problem)
     problems = dict(document.problems)
     for where, what in [*found, *_name_problems(document, registries, path.parent)]:
         problems.setdefault((document.line(where), where), what)
     if problems or config is None:
-        in_order = sorted(problems.items(), key=lambda problem: problem[0][0])
-        raise ConfigError("\n".join(f"{shown}:{line}: {_key(where)}{what}" for (line, where), what in in_order))
+        lines = []
+        for (line, where), what in sorted(problems.items(), key=lambda problem: problem[0][0]):
+            key = "".join(f"[{step}]" if isinstance(step, int) else f".{show_key(step)}" for step in where).removeprefix(".")
+            lines.append(f"{shown}:{line}: {f'{key}: ' if key else ''}{what}")
+        raise ConfigError("\n".join(lines))
     return config
-
-
-def _validate(document: YamlDocument, schema: type[Config]) -> tuple[Config | None, list[Problem]]:
-    try:
-        return schema.model_validate(document.value), []
-    except ValidationError as error:
-        top = Place.top(schema)
-        return None, [_translate(each["loc"], each["type"], each.get("ctx", {}), document, top) for each in error.errors(include_url=False)]
-
-
-def _shown(path: Path) -> str:
-    resolved = path.resolve()
-    return str(resolved.relative_to(Path.cwd())) if resolved.is_relative_to(Path.cwd()) else str(resolved)
-
-
-def _key(path: KeyPath) -> str:
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{show_key(step)}" for step in path)
-    return f"{text.removeprefix('.')}: " if text else ""
 
 
 def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], document: YamlDocument, top: Place) -> Problem:
@@ -106,9 +200,14 @@ def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], d
     if kind == "missing":
         return (*path, last), f"found nothing; expected {place.child(last).words()}"
     if kind.startswith("union_tag") and place.tag_key:
-        return _wrong_tag((*path, place.tag_key), place, document)
+        path = (*path, place.tag_key)
+        allowed = [option.schema["properties"][place.tag_key]["const"] for option in place.options]
+        expected = " or ".join(map(repr, allowed))
+        return path, f"found {document.found(path)}; expected {expected}{_suggest(document, path, allowed)}"
     if kind.startswith("union_tag"):
-        return path, f"found {document.found(path)}; expected {place.words()}{_meant_source(path, place, document)}"
+        known = [key for option in place.options for key in option.keys]
+        meant = [did_you_mean(key, known) for key in _mapping(_value(document, path)) if key not in known]
+        return path, f"found {document.found(path)}; expected {place.words()}{next(filter(None, meant), '')}"
     if kind == "value_error" and place.is_secret:
         return path, f"found something that is not repeated here, since it could hold a secret: {context['error']}"
     if kind == "value_error":
@@ -131,18 +230,6 @@ def _follow(loc: tuple[int | str, ...], place: Place) -> tuple[KeyPath, Place]:
     return path, place
 
 
-def _wrong_tag(path: KeyPath, place: Place, document: YamlDocument) -> Problem:
-    allowed = [option.schema["properties"][path[-1]]["const"] for option in place.options]
-    expected = " or ".join(map(repr, allowed))
-    return path, f"found {document.found(path)}; expected {expected}{_suggest(document, path, allowed)}"
-
-
-def _meant_source(path: KeyPath, place: Place, document: YamlDocument) -> str:
-    known = [key for option in place.options for key in option.keys]
-    suggestions = (did_you_mean(key, known) for key in _mapping(_value(document, path)) if key not in known)
-    return next(filter(None, suggestions), "")
-
-
 def _suggest(document: YamlDocument, path: KeyPath, choices: Collection[str]) -> str:
     value = _value(document, path)
     return did_you_mean(value, choices) if isinstance(value, str) else ""
@@ -162,48 +249,51 @@ def _name_problems(document: YamlDocument, registries: Collection[str], folder: 
     """
     top = _mapping(document.value)
     evals, models = _mapping(top.get("evals")), with_adapters(_mapping(top.get("models")))
-    yield from _mirror_problems(("datasets", "mirror"), document, folder)
+    mirror = _value(document, ("datasets", "mirror"))
+    try:
+        if isinstance(mirror, str):
+            (folder / mirror).resolve().is_dir()
+    # A name that is too long or contains a null character, or a folder without permission. A folder that is not there is a reason for the
+    # evals that read from it.
+    except (OSError, ValueError) as error:
+        what = f"found {document.found(('datasets', 'mirror'))}, which cannot be looked at ({error}); expected a folder of datasets"
+        yield ("datasets", "mirror"), what
     for name in _mapping(top.get("environments")):
-        yield from _environment_problems(("environments", name), registries)
+        if (registry := str(name)) not in registries:
+            expected = f"that of a registry: {', '.join(registries)}{did_you_mean(registry, registries)}"
+            yield ("environments", name), f"found the name {registry!r}; expected {expected}"
     for name in models:
         if name in (LAST_PASSED, PREVIOUS) or (isinstance(name, str) and _is_time(name)):
             yield ("models", name), f"found the name {name!r}, which has a meaning of its own as a suite's baseline; expected another name"
-        yield from _function_problems(("models", name, "function"), document)
+        path: KeyPath = ("models", name, "function")
+        function = _value(document, path)
+        if isinstance(function, str) and not _IN_FILE.fullmatch(function):
+            yield path, f"found {document.found(path)}, which is not of the right form; expected path/to/file.py:name"
     for name in evals:
         yield from _task_problems(("evals", name, "task"), document, registries)
         yield from _repeat_problems(("evals", name, "subjects"), document)
     suites = _mapping(top.get("suites"))
-    yield from _collision_problems(suites)
+    first: dict[str, str] = {}
+    for name in suites:
+        other = first.setdefault(identifier(name), name)
+        if other != name:
+            yield (
+                ("suites", name),
+                f"found the names {other!r} and {name!r}, which as the names of Dagster's jobs would be one ({identifier(name)}); "
+                "expected names that differ in more than '-', '.' and '_'",
+            )
     for name in suites:
         yield from _reference_problems(("suites", name, "evals"), document, evals)
         yield from _reference_problems(("suites", name, "models"), document, models)
         yield from _repeat_problems(("suites", name, "evals"), document)
         yield from _repeat_problems(("suites", name, "models"), document)
         yield from _baseline_problems(("suites", name, "baseline"), document, models)
-        yield from _required_problems(name, document)
-
-
-def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
-    """A path that cannot be looked at. One of a folder that is not there is a reason for the evals that read from it."""
-    mirror = _value(document, path)
-    try:
-        if isinstance(mirror, str):
-            (folder / mirror).resolve().is_dir()
-    # A name that is too long or contains a null character, or a folder without permission.
-    except (OSError, ValueError) as error:
-        yield path, f"found {document.found(path)}, which cannot be looked at ({error}); expected a folder of datasets"
-
-
-def _environment_problems(path: KeyPath, registries: Collection[str]) -> Iterator[Problem]:
-    name = str(path[-1])
-    if name not in registries:
-        yield path, f"found the name {name!r}; expected that of a registry: {', '.join(registries)}{did_you_mean(name, registries)}"
-
-
-def _function_problems(path: KeyPath, document: YamlDocument) -> Iterator[Problem]:
-    function = _value(document, path)
-    if isinstance(function, str) and not _IN_FILE.fullmatch(function):
-        yield path, f"found {document.found(path)}, which is not of the right form; expected path/to/file.py:name"
+        members, required = _value(document, ("suites", name, "evals")), _value(document, ("suites", name, "gate", "require"))
+        for position, each in enumerate(required if isinstance(required, list) and isinstance(members, list) else ()):
+            if isinstance(each, str) and each not in members:
+                path = ("suites", name, "gate", "require", position)
+                known = [member for member in members if isinstance(member, str)]
+                yield path, f"found {document.found(path)}; expected an eval of the suite ({', '.join(known)}){did_you_mean(each, known)}"
 
 
 def _task_problems(path: KeyPath, document: YamlDocument, registries: Collection[str]) -> Iterator[Problem]:
@@ -238,25 +328,14 @@ def _repeat_problems(path: KeyPath, document: YamlDocument) -> Iterator[Problem]
             yield where, f"found {document.found(where)} a second time, after {path[-1]}[{texts.index(name)}]; expected each name once"
 
 
-def _collision_problems(suites: dict[str, Any]) -> Iterator[Problem]:
-    first: dict[str, str] = {}
-    for name in suites:
-        other = first.setdefault(identifier(name), name)
-        if other != name:
-            yield (
-                ("suites", name),
-                f"found the names {other!r} and {name!r}, which as the names of Dagster's jobs would be one ({identifier(name)}); "
-                "expected names that differ in more than '-', '.' and '_'",
-            )
-
-
 def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
     baseline = _value(document, path)
     if not isinstance(baseline, str) or baseline in (LAST_PASSED, PREVIOUS) or baseline in models:
         return
     model, at, time = baseline.rpartition("@")
     if _is_time(time) and (not at or model in models):
-        if _day(time) > datetime.now(UTC).date():
+        when = datetime.fromisoformat(time)
+        if (when.astimezone(UTC) if when.tzinfo else when).date() > datetime.now(UTC).date():
             yield path, f"found {document.found(path)}, which lies in the future; expected a time at which there were results"
         return
     if at and model in models and time == PREVIOUS:
@@ -266,28 +345,12 @@ def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, 
     yield path, f"found {document.found(path)}; expected {expected}{meant}"
 
 
-def _required_problems(suite: str, document: YamlDocument) -> Iterator[Problem]:
-    path, evals = ("suites", suite, "gate", "require"), _value(document, ("suites", suite, "evals"))
-    names = _value(document, path)
-    for position, name in enumerate(names if isinstance(names, list) else ()):
-        if isinstance(name, str) and isinstance(evals, list) and name not in evals:
-            where = (*path, position)
-            known = [each for each in evals if isinstance(each, str)]
-            yield where, f"found {document.found(where)}; expected an eval of the suite ({', '.join(known)}){did_you_mean(name, known)}"
-
-
 def _is_time(text: str) -> bool:
     """Whether it is a day (2026-01-31) or a time on one (2026-01-31T02:00)."""
     try:
         return bool(re.match(r"\d{4}-\d{2}-\d{2}(T|$)", text, re.ASCII) and datetime.fromisoformat(text))
     except ValueError:
         return False
-
-
-def _day(text: str) -> date:
-    """The day of a time, in UTC if it has a zone."""
-    found = datetime.fromisoformat(text)
-    return found.astimezone(UTC).date() if found.tzinfo else found.date()
 
 
 def _mapping(value: Any) -> dict[str, Any]:

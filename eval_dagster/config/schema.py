@@ -8,11 +8,22 @@ from zoneinfo import ZoneInfo, available_timezones
 from croniter import CroniterBadDateError, croniter
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
-from eval_dagster.config.lake_urls import LAKE_URLS, wrong_lake_url
 from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel, VllmModel
-from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
-from eval_dagster.config.values import NAME, Integer, Mark, Name, Number, Section, Switch, Text
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.config.values import (
+    LAKE_URLS,
+    NAME,
+    TRACKING_URIS,
+    Integer,
+    Mark,
+    Name,
+    Number,
+    Section,
+    Switch,
+    Text,
+    wrong_lake_url,
+    wrong_uri,
+)
+from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.users_code import CALL_LIMIT_S
 
 

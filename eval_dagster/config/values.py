@@ -1,9 +1,12 @@
-"""The kinds of values in evals.yaml."""
+"""The kinds of values in evals.yaml, and the addresses of lakes and of MLflow's stores, checked before anything is sent to one."""
 
 import re
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from eval_dagster.texts.figures import did_you_mean
 
 NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """Names of models, evals and suites, which become partition keys and names of folders."""
@@ -56,3 +59,55 @@ class Section(BaseModel):
     """A mapping of `evals.yaml`: unknown keys are errors, values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+LAKE_VARIABLE = "EVAL_DAGSTER_LAKE"
+"""Environment variable: the URL of the lake instead of `lake` in evals.yaml."""
+LAKE_URLS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
+"""The forms of a URL, for messages."""
+
+_LAKE_SCHEMES = ("s3", "gs", "az", "file")
+
+
+def wrong_lake_url(url: str) -> str | None:
+    """The problem of a lake's URL; None if it is fine. The reason does not repeat the URL, which could hold a secret."""
+    try:
+        parts = urlsplit(url)
+        has_credentials = parts.username is not None or parts.password is not None
+    except ValueError:
+        return "it is no URL"
+    if parts.scheme not in _LAKE_SCHEMES:
+        return f"its scheme is {parts.scheme!r}" if "://" in url else "it has no scheme"
+    if has_credentials or parts.query or parts.fragment:
+        return "it has credentials, a query or a fragment; credentials are read from the environment alone"
+    if parts.scheme == "file" and (parts.netloc or not parts.path.strip("/")):
+        return "it names no folder by an absolute path"
+    if parts.scheme != "file" and not parts.netloc:
+        return "it names no bucket"
+    if {".", ".."} & set(parts.path.split("/")):
+        return "its path has . or .. in it"
+    return None
+
+
+TRACKING_URIS = "http://host:port or https://host, or a database: sqlite:///file, postgresql://..., mysql://... or mssql://..."
+"""The allowed addresses, as a text that follows `expected`."""
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+
+
+def wrong_uri(uri: str) -> str | None:
+    """The mistake in the address of an MLflow store. The text contains only its scheme, since an address can contain a password."""
+    try:
+        parts = urlsplit(uri)
+        port_is_right = parts.port is None or parts.port > 0
+    except ValueError:
+        return "this is no address"
+    scheme = parts.scheme.partition("+")[0]
+    if scheme not in _SCHEMES:
+        return f"its scheme is {parts.scheme!r}{did_you_mean(scheme, _SCHEMES)}"
+    if not uri.isprintable() or " " in uri or not port_is_right:
+        return "this is no address"
+    if scheme in ("http", "https") and not parts.hostname:
+        return "it names no host"
+    if scheme == "sqlite" and parts.path in ("", "/", "/:memory:"):
+        return "it names no file, so that nothing would be kept"
+    return None

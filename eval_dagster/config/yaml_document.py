@@ -1,13 +1,13 @@
-"""A YAML file as plain values, with the line of each key and a description of its value."""
+"""A YAML file as plain values, with the line of each key and a description of its value; and further entries in its text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
-from eval_dagster.errors import ConfigError
+from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.texts.visible_text import is_storable
 
 KeyPath = tuple[str | int, ...]
@@ -63,7 +63,11 @@ class YamlDocument:
             if root is not None:
                 self.value = self._read(root, (), 1, ())
         except yaml.MarkedYAMLError as error:
-            raise ConfigError(f"{self._shown_path}:{_line_of(error)}: this is no YAML: {_explain(error)}") from None
+            mark = error.problem_mark or error.context_mark
+            what = ", ".join(part for part in (error.context, error.problem) if part).replace("\n", " ")
+            hint = "; a value that begins with '*' or '&' needs quotes" if "alias" in what or "anchor" in what else ""
+            line = mark.line + 1 if mark else 1
+            raise ConfigError(f"{shown_path}:{line}: this is no YAML: {what}{hint}") from None
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise ConfigError(f"{shown_path}:{line}: this is no YAML: the character U+{error.character:04X} is not allowed") from None
@@ -105,23 +109,19 @@ class YamlDocument:
             return self._problem(path, self._lines[path], "this contains itself; expected a value of its own")
         outer = (*outer, id(node))
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
-            return {key: self._read(value, (*path, key), at, outer) for key, value, at in self._entries(node, path)}
+            # A merge by `<<` changes the node's entries. Only at the first visit are all entries its own.
+            if id(node) not in self._seen:
+                self._seen.add(id(node))
+                self._check_keys(node, path)
+                self._loader.flatten_mapping(node)
+            entries = [(key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode) and key.tag == _TAG + "str"]
+            return {key.value: self._read(value, (*path, key.value), key.start_mark.line + 1, outer) for key, value in entries}
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
             items = enumerate(node.value)
             return [self._read(item, (*path, position), item.start_mark.line + 1, outer) for position, item in items]
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
             return self._scalar(node, path)
         return self._problem(path, self._lines[path], f"found the tag {_shorten(node.tag)!r}; expected a value without a tag")
-
-    def _entries(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node, int]]:
-        # A merge by `<<` changes the node's entries. Only at the first visit are all entries its own.
-        if id(node) not in self._seen:
-            self._seen.add(id(node))
-            self._check_keys(node, path)
-            self._loader.flatten_mapping(node)
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag == _TAG + "str":
-                yield key.value, value, key.start_mark.line + 1
 
     def _check_keys(self, node: yaml.MappingNode, path: KeyPath) -> None:
         lines: dict[str, int] = {}
@@ -149,16 +149,12 @@ class YamlDocument:
             return self._problem(path, self._lines[path], f"found {_shorten(node.value)!r}; expected a value that fits its type")
         if isinstance(value, int) and value.bit_length() > 63:
             return self._problem(path, self._lines[path], f"found {_shorten(node.value)}; expected an integer below 2^63")
-        if isinstance(value, str):
-            return self._text(value, path)
-        return value
-
-    def _text(self, value: str, path: KeyPath) -> str | None:
-        """A text of whole characters. JSON, which is also YAML, writes characters beyond U+FFFF as two halves."""
+        if not isinstance(value, str):
+            return value
+        # JSON, which is also YAML, writes characters beyond U+FFFF as two halves.
         whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         if not is_storable(whole):
-            self._problem(path, self._lines[path], f"found {_shorten(value)!a}, with half of a character; expected text")
-            return None
+            return self._problem(path, self._lines[path], f"found {_shorten(value)!a}, with half of a character; expected text")
         return whole
 
     def _problem(self, path: KeyPath, line: int, text: str) -> None:
@@ -185,12 +181,56 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."
 
 
-def _line_of(error: yaml.MarkedYAMLError) -> int:
-    mark = error.problem_mark or error.context_mark
-    return mark.line + 1 if mark else 1
+Sections = Mapping[str, Mapping[str, Any]]
+"""Section -> name -> settings."""
 
 
-def _explain(error: yaml.MarkedYAMLError) -> str:
-    parts = [part for part in (error.context, error.problem) if part]
-    hint = "; a value that begins with '*' or '&' needs quotes" if "alias" in " ".join(parts) or "anchor" in " ".join(parts) else ""
-    return ", ".join(parts).replace("\n", " ") + hint
+def with_entries(text: str, added: Sections) -> str:
+    """The text of an evals.yaml with further entries at the end of its sections. A section that is not there is added at the end.
+
+    Raises:
+        UsageError: A section is written in braces, so that no line can be added to it.
+    """
+    lines = text.splitlines()
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    nodes = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    places: list[tuple[int, list[str]]] = []
+    for section, entries in added.items():
+        node = nodes.get(section)
+        if node is None or not node.value:
+            places.append((len(lines), ["", f"{section}:", *_written(entries, 2)]))
+            lines = [line for line in lines if node is None or not line.startswith(f"{section}:")]
+        elif not isinstance(node, yaml.MappingNode) or node.flow_style:
+            raise UsageError(f"the section {section!r} of evals.yaml is in braces; write its entries on lines of their own, and try again")
+        else:
+            end = min(node.end_mark.line, len(lines))
+            while not lines[end - 1].strip() or lines[end - 1].startswith("#"):
+                end -= 1
+            places.append((end, _written(entries, node.start_mark.column)))
+    places.sort(key=lambda each: each[0])
+    for place, new in places[::-1]:  # from the end, so that the other places stay
+        lines[place:place] = new
+    return "\n".join(lines) + "\n"
+
+
+def _written(entries: Mapping[str, Any], indent: int) -> list[str]:
+    """One line an entry."""
+    return [f"{' ' * indent}{_inline(name)}: {_inline(settings)}" for name, settings in entries.items()]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts in quotes that a later version of YAML reads as numbers."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # as PyYAML itself does for each class
+        **yaml.SafeDumper.yaml_implicit_resolvers,
+        **{
+            first: [*resolvers.get(first, []), ("number", LATER_NUMBER)]
+            for resolvers in [yaml.SafeDumper.yaml_implicit_resolvers]
+            for first in "-+.0123456789"
+        },
+    }
+
+
+def _inline(value: Any) -> str:
+    text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -26,7 +26,7 @@ from eval_dagster.errors import DataError, DatasetNotFoundError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.tasks.samples import WrittenRow, unreadable
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.versions.hashes import file_stamp
 
 _LONGEST_CELL = 2**20

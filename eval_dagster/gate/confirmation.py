@@ -20,8 +20,7 @@ from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.lake.format.parquet_files import time_of
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric
-from eval_dagster.metrics.base import ItemMetric, item_of
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Against, FreshSample, Regression, Verdict
 from eval_dagster.results.materializations import Materialization, overall

@@ -18,7 +18,7 @@ from typing import Any
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.peers.names import EVAL_FRAMEWORK, LIGHTEVAL, OWN_TASKS
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     **EVAL_FRAMEWORK,

@@ -1,10 +1,16 @@
-"""Replaces files as a whole."""
+"""Replaces files as a whole, and names the folder for files that can be made again."""
 
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def user_cache() -> Path:
+    """The folder, below `XDG_CACHE_HOME` or `~/.cache`, which may not exist. Raises `RuntimeError` if the user has no home."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "eval_dagster"
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from eval_dagster.tasks.benchmark import OrderedTask, adapter_task
 from eval_dagster.tasks.doc import DocTask
 from eval_dagster.tasks.samples import is_count
 from eval_dagster.tasks.style import TaskStyler
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.versions.source_files import is_user_module, load_file, neighbours, package_of, shown_name, shown_text
 
 REQUIRED_ATTRIBUTES = ("NAME", "DATASET_PATH", "SAMPLE_SPLIT", "RESPONSE_TYPE", "METRICS")

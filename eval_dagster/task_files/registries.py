@@ -11,7 +11,7 @@ from typing import Any
 from eval_dagster.errors import ConfigError, TaskDefinitionError, described
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import EnvironmentRegistry, Registry
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.users_code import calling
 
 TASKS_GROUP = "eval_dagster.tasks"

@@ -1,4 +1,7 @@
-"""Figures as text, the same in the terminal, the pages, Dagster's UI and MLflow."""
+"""Figures and suggestions as text, the same in the terminal, the pages, Dagster's UI and MLflow."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from rich.filesize import decimal
 
@@ -39,3 +42,10 @@ def dollars(cost: float) -> str:
 def file_size(n_bytes: float) -> str:
     """A number of bytes in units of 1,000."""
     return decimal(int(n_bytes))
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the choice closest to a word, whatever its case, or `""` if none is close."""
+    by_folded = {choice.casefold(): choice for choice in choices}
+    close = get_close_matches(word.casefold(), by_folded, n=1)
+    return f"; did you mean {by_folded[close[0]]!r}?" if close else ""

@@ -28,16 +28,12 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Make a text of a string, with its visible width."""
-        return super().render_str(_obeyed_by_none(visible(text)), **settings)
+        shown = visible(text)
+        if any(map(os.environ.get, _CI_VARIABLES)):
+            shown = _CI_COMMAND.sub(lambda found: r"\x23" if found[0] else "|", shown)
+        return super().render_str(shown, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Make segments. Only rich's own segments, which move the cursor, hold control characters."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
-
-
-def _obeyed_by_none(text: str) -> str:
-    """A text without commands of CI systems, if one reads the output."""
-    if not any(map(os.environ.get, _CI_VARIABLES)):
-        return text
-    return _CI_COMMAND.sub(lambda found: r"\x23" if found[0] else "|", text)

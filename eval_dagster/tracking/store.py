@@ -63,8 +63,11 @@ def ensure_store(file: Path) -> None:
         if damage := settled_damage_of(file, _examine):
             _keep_aside(file, damage)
         require_writable(file, "MLflow's store")
-        if file.exists() and _release_of(file) != _installed_release():
-            _adopt(file)
+        if file.exists():
+            with closing(connect(file)) as database:
+                release = int(database.execute("pragma user_version").fetchone()[0])  # 0 if unknown
+            if release != _installed_release():
+                _adopt(file)
         if not file.exists():
             with beside(file) as building:
                 _open_with_mlflow(building)
@@ -192,12 +195,6 @@ def _installed_release() -> int:
 
     major, minor, patch = (*map(int, re.findall(r"\d+", VERSION)[:3]), 0, 0)[:3]
     return (major * 1000 + minor) * 1000 + patch
-
-
-def _release_of(file: Path) -> int:
-    """The release of MLflow whose tables a store has; 0 if unknown."""
-    with closing(connect(file)) as database:
-        return int(database.execute("pragma user_version").fetchone()[0])
 
 
 def _stamp(file: Path) -> None:

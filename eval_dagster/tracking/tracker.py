@@ -17,11 +17,9 @@ from urllib.parse import unquote, urlsplit
 
 from eval_dagster.addresses import Addresses, shown_address, without_secrets
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
-from eval_dagster.stores.shared_locks import Hold, SharedLocks, repeated
-from eval_dagster.tracking.names import MOST_CHARACTERS, tracked_text
+from eval_dagster.stores.locks import Hold, SharedLocks, repeated
 from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, quiet, store_file
-from eval_dagster.tracking.tracked_result import TrackedResult, creation_tags
-from eval_dagster.tracking.tracked_run import complete_run
+from eval_dagster.tracking.tracked_result import MOST_CHARACTERS, TrackedResult, complete_run, creation_tags, tracked_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,8 +73,23 @@ class Tracker:
         A finished run with the same key stays as it is; an unfinished one, which a killed process left, is completed. Processes of the
         same home take turns, and so do machines with the same database of locks, so that a key has one run.
         """
+
+        def write() -> str:
+            client = self._client
+            from mlflow.exceptions import MlflowException
+
+            with self._lock(result.result_key):
+                self._end_abandoned(result.result_key)
+                try:
+                    run = self._run(result.result_key, result.run_name, creation_tags(result))
+                except MlflowException:  # a server may refuse a tag; without it the run can be made, and `complete_run` names it
+                    run = self._run(result.result_key, result.run_name, {})
+                if run.info.status != "FINISHED":
+                    complete_run(client, run, result)
+                return str(run.info.run_id)
+
         with self._failures(f"log {result.run_name!r}"):
-            return self._healing(lambda: repeated(lambda: self._log(result)))
+            return self._healing(lambda: repeated(write))
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Add a file to a run, or replace the one of the same name."""
@@ -92,8 +105,18 @@ class Tracker:
             run_name: Name of the run in the MLflow UI.
             tags: Tags of the run.
         """
+
+        def write() -> str:
+            client = self._client
+            with self._lock(key):
+                self._end_abandoned(key)
+                run_id = str(self._run(key, run_name, tags).info.run_id)
+                client.log_artifact(run_id, str(path))
+                client.set_terminated(run_id, "FINISHED")
+                return run_id
+
         with self._failures(f"log {run_name!r}"):
-            return self._healing(lambda: repeated(lambda: self._log_page(path, key, run_name, tags)))
+            return self._healing(lambda: repeated(write))
 
     def prepare(self) -> str:
         """Create the store if needed, and return its address."""
@@ -149,7 +172,11 @@ class Tracker:
         from mlflow import MlflowClient
 
         if self.is_server:
-            _require_reachable(self._uri)
+            import requests  # which MLflow imports, too
+
+            # To fail within seconds: MLflow would retry for minutes if a server is down. As MLflow asks: a user and a password of the
+            # address are sent as such.
+            requests.get(f"{self._uri.rstrip('/')}/health", timeout=10, stream=True).close()
         if self._file is not None:
             ensure_store(self._file)
         # Processes that open a new database at the same time would all create its tables, and fail.
@@ -169,29 +196,6 @@ class Tracker:
             for name in ("_client", "_experiment_id"):
                 self.__dict__.pop(name, None)
             return action()
-
-    def _log(self, result: TrackedResult) -> str:
-        client = self._client
-        from mlflow.exceptions import MlflowException
-
-        with self._lock(result.result_key):
-            self._end_abandoned(result.result_key)
-            try:
-                run = self._run(result.result_key, result.run_name, creation_tags(result))
-            except MlflowException:  # a server may refuse a tag; without it the run can be made, and `complete_run` names it
-                run = self._run(result.result_key, result.run_name, {})
-            if run.info.status != "FINISHED":
-                complete_run(client, run, result)
-            return str(run.info.run_id)
-
-    def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
-        client = self._client
-        with self._lock(key):
-            self._end_abandoned(key)
-            run_id = str(self._run(key, run_name, tags).info.run_id)
-            client.log_artifact(run_id, str(path))
-            client.set_terminated(run_id, "FINISHED")
-            return run_id
 
     def _end_abandoned(self, key: str) -> None:
         """Mark runs as killed whose process was killed while it wrote them, once in a process. Who logs one again completes it.
@@ -247,7 +251,14 @@ class Tracker:
         if experiment is None:
             is_database = urlsplit(self._uri).scheme.split("+")[0] in _DATABASES
             location = artifacts_of(self._home / "mlflow.db") if is_database else None
-            return self._create_experiment(location)
+            from mlflow.exceptions import MlflowException
+
+            try:
+                return str(self._client.create_experiment(self._experiment, artifact_location=location))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # the lock of a result does not keep others from creating it
+                    raise
+                return self._experiment_id
         if experiment.lifecycle_stage != "active":
             raise TrackingError(
                 f"MLflow at {self.shown_uri} holds the experiment {self._experiment!r} as deleted; restore it with "
@@ -266,22 +277,17 @@ class Tracker:
                 ) from error
         return str(experiment.experiment_id)
 
-    def _create_experiment(self, location: str | None) -> str:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return str(self._client.create_experiment(self._experiment, artifact_location=location))
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # the lock of a result does not keep others from creating it
-                raise
-            return self._experiment_id
-
     def _run(self, key: str, name: str, tags: Mapping[str, str]) -> "Run":
         """The run of a key, which is created if needed."""
         experiment_id = self._experiment_id
         try:
-            found = self._find_run(experiment_id, key)
-            run = found and self._client.get_run(found)
+            with self._database() as database:
+                oldest = database.execute(
+                    "select run_uuid from tags join runs using (run_uuid) where key = ? and value = ? and experiment_id = ? "
+                    "and lifecycle_stage = 'active' order by start_time limit 1",
+                    [RESULT_KEY_TAG, key, experiment_id],
+                ).fetchone()
+            run = oldest and self._client.get_run(str(oldest[0]))
         except (FileNotFoundError, sqlite3.Error):  # a server or another database
             query = f"tags.`{RESULT_KEY_TAG}` = '{key}'"
             run = next(iter(self._client.search_runs([experiment_id], query, max_results=1, order_by=["attributes.start_time ASC"])), None)
@@ -290,20 +296,15 @@ class Tracker:
         name = tracked_text(name)[:MOST_CHARACTERS]
         return self._client.create_run(experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=name)
 
-    def _find_run(self, experiment_id: str, key: str) -> str | None:
-        """The id of the oldest run of a key that is not deleted, from the home's own database. Raises as `_read_run` does."""
-        with self._database() as database:
-            row = database.execute(
-                "select run_uuid from tags join runs using (run_uuid) where key = ? and value = ? and experiment_id = ? "
-                "and lifecycle_stage = 'active' order by start_time limit 1",
-                [RESULT_KEY_TAG, key, experiment_id],
-            ).fetchone()
-        return None if row is None else str(row[0])
-
     def _run_facts(self, run_id: str) -> tuple[str, str] | None:
-        """The experiment of a run, and `active` or `deleted`; None if the run is unknown."""
+        """The experiment of a run, and `active` or `deleted`; None if the run is unknown.
+
+        The home's own database is read without MLflow, whose import takes a third of the time of a run without new results.
+        """
         try:
-            return self._read_run(run_id)
+            with self._database() as database:
+                row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
+            return None if row is None else (str(row[0]), str(row[1]))
         except (FileNotFoundError, sqlite3.Error):  # a server or another database, no store yet, or tables of another MLflow
             pass
         from mlflow.exceptions import MlflowException
@@ -317,19 +318,9 @@ class Tracker:
                 return None
             raise
 
-    def _read_run(self, run_id: str) -> tuple[str, str] | None:
-        """`_run_facts` from the home's own database, without MLflow, whose import takes a third of the time of a run without new results.
-
-        Raises:
-            FileNotFoundError: Runs are not in this database, or it does not exist.
-            sqlite3.Error: The database cannot be read.
-        """
-        with self._database() as database:
-            row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
-        return None if row is None else (str(row[0]), str(row[1]))
-
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
+        """The home's own database. Raises `FileNotFoundError` if runs are not in it, or it does not exist."""
         file = self._home / "mlflow.db"
         if self._uri != f"sqlite:///{file}" or not file.is_file():
             raise FileNotFoundError(file)
@@ -341,11 +332,3 @@ def with_driver(uri: str) -> str:
     """An address with the driver that is installed: SQLAlchemy 2.1 reads `postgresql://` as psycopg 3, and the extra `postgres` has 2."""
     has_driver = find_spec("psycopg") is not None or find_spec("psycopg2") is None
     return uri if has_driver else re.sub(r"^postgres(ql)?://", "postgresql+psycopg2://", uri)
-
-
-def _require_reachable(uri: str) -> None:
-    """Fail within seconds: MLflow would retry for minutes if a server is down."""
-    import requests  # which MLflow imports, too
-
-    # As MLflow asks: a user and a password of the address are sent as such.
-    requests.get(f"{uri.rstrip('/')}/health", timeout=10, stream=True).close()

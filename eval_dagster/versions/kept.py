@@ -16,8 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eval_dagster.stores.user_cache import user_cache
-from eval_dagster.stores.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced, user_cache
 from eval_dagster.versions.module_sources import is_first_party
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.config.models import ScriptedModel
-from eval_dagster.config.workers import WorkersConfig
+from eval_dagster.config.models import ScriptedModel, WorkersConfig
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import request_of
 from eval_dagster.models.base import ModelHandle

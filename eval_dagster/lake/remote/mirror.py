@@ -23,8 +23,7 @@ from eval_dagster.lake.remote.store import ConflictError, Store, StoredObject, p
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.stores.locks import is_held, locked
-from eval_dagster.stores.user_cache import user_cache
-from eval_dagster.stores.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced, user_cache
 
 _FILE = ".parquet"
 _DOWNSTREAM_FIRST = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.config.workers import WorkersConfig
+from eval_dagster.config.models import WorkersConfig
 from eval_dagster.errors import ConfigError, ModelError, RequirementError
 from eval_dagster.models.pooled.worker import Place, Worker, WorkerFacts, WorkerTask, differences
 from eval_dagster.models.usage import Usage

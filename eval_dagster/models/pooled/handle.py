@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from eval_dagster.config.models import ModelConfig
-from eval_dagster.config.workers import WorkersConfig
+from eval_dagster.config.models import ModelConfig, WorkersConfig
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError
 from eval_dagster.models.base import (
     ConversationalHandle,

@@ -26,7 +26,7 @@ from eval_dagster.models.transformers.weights.tokenizer_files import open_tokeni
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.stores.whole_files import replaced
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.versions.hashes import stable_hash
 
 _FACTS = ("context_length", "max_model_len", "meta", "parent", "quantization", "root")

@@ -61,7 +61,7 @@ from eval_dagster.peers.lighteval.texts import (
 )
 from eval_dagster.records import Completion, Loglikelihood, Row
 from eval_dagster.tasks.doc import Doc, SamplingMethod
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 
 _TEXT, _CHOICES, _WHOLE = SamplingMethod.GENERATIVE, SamplingMethod.LOGPROBS, SamplingMethod.PERPLEXITY
 _BY_MODEL = "this metric needs another model to score by, {}, which eval_dagster does not load"

@@ -29,7 +29,7 @@ from eval_dagster.tasks.benchmark import (
     OpenSplit,
     RenderSettings,
 )
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.versions.hashes import file_hash, package_versions, stable_hash
 
 _VERSIONED = ("lm_eval", "datasets", "jinja2", "nltk", "numpy", "rouge_score", "sacrebleu", "scikit-learn")

@@ -15,8 +15,7 @@ from eval_dagster.peers.processes.benchmark import ProcessBenchmark
 from eval_dagster.peers.processes.environments import Environment, environment_for
 from eval_dagster.peers.processes.process import WorkerProcess
 from eval_dagster.peers.workers import serve
-from eval_dagster.stores.user_cache import user_cache
-from eval_dagster.stores.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced, user_cache
 from eval_dagster.tasks.benchmark import Listed
 from eval_dagster.versions.hashes import file_hash, stable_hash
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from eval_dagster.config.additions import with_entries
+from eval_dagster.config.yaml_document import with_entries
 from eval_dagster.errors import UsageError
 
 TEXT = """\

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from eval_dagster.config.additions import with_entries
 from eval_dagster.config.loading import load_config
 from eval_dagster.config.models import HubSource, ModelSection, ScriptedModel, TransformersModel
 from eval_dagster.config.schema import config_class
-from eval_dagster.config.yaml_document import YamlDocument
+from eval_dagster.config.yaml_document import YamlDocument, with_entries
 from eval_dagster.errors import ConfigError
 
 SHA = "30196cc00e5cf4bf4c4c4ee2f4c4f6a60a4e4d1a"

@@ -11,13 +11,12 @@ import pytest
 from servers.postgres import Postgres, running_postgres
 
 from eval_dagster.errors import LockLostError, RequirementError, StoreError
-from eval_dagster.stores import shared_locks
-from eval_dagster.stores.shared_locks import SharedLocks, repeated
+from eval_dagster.stores.locks import _PATIENCE_S, SharedLocks, repeated
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from eval_dagster.stores.shared_locks import SharedLocks
+from eval_dagster.stores.locks import SharedLocks
 
 with SharedLocks(Path(sys.argv[1]), sys.argv[2]).hold("night", file="unused"):
     print("held", flush=True)
@@ -128,7 +127,7 @@ def test_a_restart_is_waited_for(postgres: Postgres, locks: SharedLocks) -> None
 
 
 def test_a_database_that_stays_down_is_named(postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_locks, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr("eval_dagster.stores.locks._PATIENCE_S", 0.5)
     postgres.stop()
     try:
         named = rf"PostgreSQL at 127.0.0.1:{postgres.port}/postgres, .*Connection refused"
@@ -146,7 +145,7 @@ def test_a_wrong_password_is_said_at_once(postgres: Postgres, tmp_path: Path) ->
         SharedLocks(tmp_path, postgres.url().replace(postgres.password, "wrong")).hold("night", file="unused"),
     ):
         pass
-    assert time.monotonic() - began < shared_locks._PATIENCE_S / 4
+    assert time.monotonic() - began < _PATIENCE_S / 4
 
 
 def test_without_the_driver_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.texts.figures import did_you_mean
 
 
 def test_the_closest_is_suggested_whatever_its_case() -> None:

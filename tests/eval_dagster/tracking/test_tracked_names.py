@@ -3,7 +3,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_metric_name
 
-from eval_dagster.tracking.names import MOST_CHARACTERS, original_name, tracked_name, tracked_text
+from eval_dagster.tracking.tracked_result import MOST_CHARACTERS, original_name, tracked_name, tracked_text
 
 CHARACTERS = st.one_of(st.sampled_from("_axt@0123/. :e\n"), st.characters(exclude_categories=()))
 """Those that escapes are made of, and any others, lone surrogates among them."""

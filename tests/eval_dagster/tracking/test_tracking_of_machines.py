@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from eval_dagster.stores.shared_locks import SharedLocks
+from eval_dagster.stores.locks import SharedLocks
 from eval_dagster.tracking import TrackedResult, Tracker
 
 home, store, database, count = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -10,7 +10,7 @@ import pytest
 from servers.object_store import ObjectStore, unreliable
 
 from eval_dagster import retention
-from eval_dagster.config.lake_urls import LAKE_VARIABLE
+from eval_dagster.config.values import LAKE_VARIABLE
 from eval_dagster.errors import LakeUnreachableError, UsageError
 from eval_dagster.lake.catalog.archives import night_lake
 from eval_dagster.lake.catalog.catalog import read_rows

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from servers.object_store import ObjectStore, unreliable
 
-from eval_dagster.config.lake_urls import wrong_lake_url
+from eval_dagster.config.values import wrong_lake_url
 from eval_dagster.errors import LakeUnreachableError, RequirementError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote import store as storing

@@ -15,8 +15,7 @@ import pytest
 from kept_notes import KeptNotes
 from servers.ray_cluster import RayCluster, running_cluster
 
-from eval_dagster.config.models import ScriptedModel, TransformersModel
-from eval_dagster.config.workers import WorkersConfig
+from eval_dagster.config.models import ScriptedModel, TransformersModel, WorkersConfig
 from eval_dagster.models.pooled.handle import PooledModel, open_handle
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.records import GenerationSettings, Request

@@ -14,8 +14,7 @@ import pytest
 from kept_notes import KeptNotes
 from servers.ray_cluster import RayCluster, running_cluster
 
-from eval_dagster.config.models import ScriptedModel
-from eval_dagster.config.workers import WorkersConfig
+from eval_dagster.config.models import ScriptedModel, WorkersConfig
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models import registry
 from eval_dagster.models.base import ModelHandle
