@@ -271,7 +271,9 @@ def _named(metric_name: str, result: object) -> Iterator[tuple[str, object]]:
         for part in [result] if isinstance(result, MetricResult) else result:
             if not isinstance(part, MetricResult):
                 raise DataError(f"the metric {metric_name} gave a list that holds {part!r}; expected each to be a MetricResult")
-            yield full_name(metric_name, part.metric_name), _value(part)
+            if part.error is not None or part.value is None:
+                raise DataError(f"there is no value for {part.metric_name!r}: {part.error or 'the metric gave none and no reason'}")
+            yield full_name(metric_name, part.metric_name), part.value
     else:
         yield metric_name, result
 
@@ -297,12 +299,6 @@ def headline_name(metric: type[BaseMetric[Any]], names: Collection[str]) -> str 
 def full_name(metric_name: str, name: str) -> str:
     """The name of a value among all scores: with the metric's in front."""
     return name if name == metric_name or name.startswith(f"{metric_name}/") else f"{metric_name}/{name}"
-
-
-def _value(result: MetricResult) -> float:
-    if result.error is not None or result.value is None:
-        raise DataError(f"there is no value for {result.metric_name!r}: {result.error or 'the metric gave none and no reason'}")
-    return result.value
 
 
 class AnswerMetric(CompletionMetric):

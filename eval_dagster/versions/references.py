@@ -1,16 +1,177 @@
-"""Resolves the references of a definition to definitions in modules of this project or its users."""
+"""All code that some objects depend on, as text: definitions in modules of this project and its users, and the references between them.
+
+Definitions are numbered in the order of their occurrence, so that their names and modules are not part of the text. If a reference is
+uncertain, such as a module that is used as a value, the whole module counts: too much code costs a computation, whereas too little would
+give a wrong answer from the cache. For the same reason, a user's module counts as a whole, with all user modules that it imports, since
+any statement in it can register, replace or build something.
+"""
 
 import ast
+import inspect
 import re
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 
-from eval_dagster.versions.bindings import Import, Reference
-from eval_dagster.versions.definitions import Definition, Module, read_module
 from eval_dagster.versions.module_sources import is_first_party, is_own, is_package, source_of
 from eval_dagster.versions.source_files import imported_name
+from eval_dagster.versions.statement_text import Import, Reference, StatementText, bound_names, imported, scope_of
+
+_MUTATORS = {"add", "append", "clear", "extend", "insert", "pop", "register", "remove", "setdefault", "update"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Definition:
+    """A statement at the top level of a module."""
+
+    module: "Module"
+    node: ast.stmt
+    names: Sequence[str]
+    """What it gives a value."""
+
+    @cached_property
+    def parts(self) -> Sequence[str | Reference]:
+        """Its computation: text, and references between it."""
+        return self._text(self.node)
+
+    @property
+    def has_makers(self) -> bool:
+        """Whether anything is called while it is executed."""
+        if isinstance(self.node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return bool(self.node.decorator_list)
+        value = getattr(self.node, "value", None)
+        return isinstance(value, ast.AST) and any(isinstance(part, ast.Call) for part in ast.walk(value))
+
+    @cached_property
+    def makers(self) -> Sequence[Reference]:
+        """The calls while it is executed: its decorators, or what makes the value that it assigns."""
+        found: list[ast.expr] = list(getattr(self.node, "decorator_list", ()))
+        if isinstance(self.node, ast.Assign | ast.AnnAssign) and self.node.value is not None:
+            found += [part.func for part in ast.walk(self.node.value) if isinstance(part, ast.Call)]
+        return [part for each in found for part in self._text(each) if isinstance(part, Reference)]
+
+    @cached_property
+    def changed(self) -> Sequence[Reference]:
+        """The objects that a call changes in place: `REGISTRY[name] = made`, `REGISTRY.append(made)`, or by a `global` statement."""
+        found: list[ast.expr | str] = []
+        for node in ast.walk(self.node):
+            match node:
+                case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+                    found.append(node)
+                case ast.Call(func=ast.Attribute(value=target, attr=name)) if name in _MUTATORS:
+                    found.append(target)
+                case ast.Global(names=names):
+                    found += names
+                case _:
+                    pass
+        roots = set()
+        for each in found:
+            inner = each
+            while isinstance(inner, ast.Attribute | ast.Subscript | ast.Call):
+                inner = inner.func if isinstance(inner, ast.Call) else inner.value
+            roots.add(inner if isinstance(inner, str) else inner.id if isinstance(inner, ast.Name) else "")
+        return [Reference(path=(name,)) for name in sorted(roots - {""}) if name in self.module.names]
+
+    def _text(self, node: ast.AST) -> Sequence[str | Reference]:
+        return StatementText(self.module.loggers, self.module.package).of(node)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Module:
+    """The content of a module, read from its source."""
+
+    name: str
+    package: str
+    """What its relative imports start from."""
+    names: dict[str, list[Definition | Import]] = field(default_factory=lambda: defaultdict(list))
+    """Its names, and all that gives them a value, in the order in which that is executed."""
+    statements: list[Definition] = field(default_factory=list)
+    """All that is executed, imports left out."""
+    effects: list[Definition] = field(default_factory=list)
+    """Of these, what does more than to give names of the module a value."""
+    imports: list[Import] = field(default_factory=list)
+    """What is imported when it is."""
+    stars: list[str] = field(default_factory=list)
+    """Modules all of whose names it takes."""
+    loggers: set[str] = field(default_factory=set)
+    """Names by which it logs."""
+
+
+@lru_cache(maxsize=2048)
+def read_module(name: str, package: str, source: str) -> Module:
+    """Read a module from its source. `package` is what its relative imports start from."""
+    module = Module(name=name, package=package)
+    for node in ast.parse(source).body:
+        _read(module, node)
+    return module
+
+
+def _read(module: Module, node: ast.stmt) -> None:
+    if isinstance(node, ast.If) and _is_never_true(node.test):
+        for statement in node.orelse:
+            _read(module, statement)
+        return
+    for part in scope_of([node]):
+        if isinstance(part, ast.Import):
+            module.imports.extend(Import(bound="", module=alias.name, name=None) for alias in part.names)
+        for target in imported(part, module.package) if isinstance(part, ast.Import | ast.ImportFrom) else ():
+            module.imports.append(target)
+            if target.name == "*":
+                module.stars.append(target.module)
+                continue
+            module.names[target.bound].append(target)
+            if target.module == "logging" and target.name is None:
+                module.loggers.add(target.bound)
+    if isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+        return
+    definition = Definition(module=module, node=node, names=bound_names([node], imports=False))
+    module.statements.append(definition)
+    for bound in definition.names:
+        module.names[bound].append(definition)
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith("getLogger"):
+        module.loggers.update(definition.names)
+    if _has_effect(node, module.loggers):
+        module.effects.append(definition)
+
+
+def _is_never_true(test: ast.expr) -> bool:
+    """Whether what stands under an `if` is for the checker of types, or for the module as a script."""
+    match test:
+        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+            return True
+        case ast.Compare(left=ast.Name(id="__name__"), comparators=[ast.Constant(value="__main__")]):
+            return True
+    return False
+
+
+def _has_effect(node: ast.AST, loggers: set[str]) -> bool:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom() | ast.Pass():
+            return False
+        case ast.Assign(targets=targets):
+            return not all(_is_plain(target) for target in targets)
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+            return not _is_plain(target)
+        case ast.Expr(value=ast.Constant()):
+            return False
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))) if name in loggers:
+            return False
+        case ast.If() | ast.Try():
+            inner = [*node.body, *node.orelse, *getattr(node, "finalbody", ())]
+            inner += [part for handler in getattr(node, "handlers", ()) for part in handler.body]
+            return any(_has_effect(part, loggers) for part in inner)
+    return True
+
+
+def _is_plain(target: ast.expr) -> bool:
+    if isinstance(target, ast.Tuple | ast.List):
+        return all(_is_plain(each) for each in target.elts)
+    return isinstance(target, ast.Name | ast.Starred)
+
 
 _REFLECTION = re.compile(
     r"__doc__|__annotations__|\.__name__|\.__qualname__|__subclasses__|\b(dir|eval|exec|getdoc|get_annotations|get_type_hints|getsource"
@@ -95,8 +256,9 @@ class References:
             found = self._imported(module, reference.base, reference.path)
         else:
             found = self._named(module, reference.path, frozenset()) or [(None, ".".join(reference.path))]
-        if is_own(module.name) and not all(target is None or is_own(_module_of(target).name) for target, _ in found):
-            self.own_reaches_users = True
+        for target, _ in found if is_own(module.name) else ():
+            if target is not None and not is_own((target.module if isinstance(target, Definition) else target).name):
+                self.own_reaches_users = True
         return found
 
     def object(self, value: Any, rest: Sequence[str] = ()) -> Sequence[Meaning]:
@@ -159,5 +321,150 @@ class References:
         return self.object(getattr(sys.modules.get(module.name), name, None), rest)
 
 
-def _module_of(target: Target) -> Module:
-    return target.module if isinstance(target, Definition) else target
+class CodeClosure:
+    """The code of some objects and all that it depends on."""
+
+    def __init__(self, references: References, objects: Sequence[Any] = (), *, target: Target | None = None) -> None:
+        """Follow classes, functions, modules and modules by their dotted names; or a statement, or a module as a whole."""
+        self.references = references
+        self.numbers: dict[Target, int] = {}
+        self._text: list[str] = []
+        for item in objects:
+            self._text.append("object")
+            self._add(item)
+        if target is not None:
+            self._refer([(target, "")])
+        done = 0
+        while done < len(self.numbers):
+            # a copy, since writing adds targets
+            for reached in list(self.numbers)[done:]:
+                done += 1
+                self._text.append(f"definition {self.numbers[reached]}")
+                if isinstance(reached, Definition):
+                    self._write(reached)
+                else:
+                    self._write_module(reached)
+
+    def text(self) -> str:
+        """The code, without the effects of importing its modules."""
+        return "\n".join(self._text)
+
+    def _write(self, definition: Definition) -> None:
+        for part in self.references.parts(definition):
+            if isinstance(part, str):
+                self._text.append(part)
+            else:
+                self._refer(part)
+
+    def _write_module(self, module: Module) -> None:
+        for star in () if is_own(module.name) else module.stars:
+            self._text.append("all names")
+            self._refer(self.references.meanings(module, Reference(base=Import(bound="", module=star, name=None))))
+        for name, bindings in module.names.items():
+            if not name.startswith("_") and not any(isinstance(binding, Definition) for binding in bindings):
+                self._text.append(f"name {name}")
+                self._refer(self.references.meanings(module, Reference(path=(name,))))
+        for definition in module.statements:
+            self._text.append(f"names {' '.join(name for name in definition.names if not name.startswith('_'))}")
+            self._write(definition)
+        self._text.append(self.references.as_written(module))
+
+    def _refer(self, meanings: Sequence[Meaning]) -> None:
+        for target, rest in meanings:
+            number = "" if target is None else f"#{self.numbers.setdefault(target, len(self.numbers))}"
+            self._text.append(f"{number} {rest}")
+
+    def _add(self, item: Any) -> None:
+        name = item if isinstance(item, str) else item.__name__ if isinstance(item, ModuleType) else None
+        if name is not None:
+            module = self.references.module(name, is_wanted=True)
+            if module is None:
+                raise ModuleNotFoundError(f"no source of the module {name!r} is to be found")
+            self._refer([(module, "")])
+            return
+        # The module of a requested object counts wherever it is installed.
+        module = self.references.module(item.__module__, is_wanted=True)
+        found = self.references.object(item)
+        self._refer(found)
+        if found:
+            return
+        # An object that was made at run time depends on its parts.
+        self._text.append(item.__qualname__)
+        for base in inspect.getmro(item)[1:] if inspect.isclass(item) else ():
+            self._refer(self.references.object(base))
+        own = sorted(vars(item).items()) if inspect.isclass(item) else []
+        values = [value for name, value in own if not name.startswith("__") and name != "_abc_impl"]
+        if module is not None and not (inspect.isclass(item) and self._add_values(values)):
+            self._refer([(module, "")])
+
+    def _add_values(self, values: Sequence[Any]) -> bool:
+        """Add attributes of a class that no statement defines. Returns false if the dependencies of one are unknown."""
+        self._text.append(f"{len(values)} values")
+        are_known = True
+        for value in values:
+            match value:
+                case type() | FunctionType():
+                    self._add(value)
+                case staticmethod() | classmethod():
+                    self._add(value.__func__)
+                case None | bool() | int() | float():
+                    self._text.append(repr(value))
+                case str():
+                    self._refer(self.references.meanings(_NO_MODULE, Reference(base=Import(bound="", module=value, name=None))))
+                case tuple() | list():
+                    are_known = self._add_values(value) and are_known
+                case _:
+                    are_known = False
+        return are_known
+
+
+_NO_MODULE = Module(name="", package="")
+
+
+def closure_texts(references: References, objects: Sequence[Any]) -> list[str]:
+    """The code of some objects with its dependencies, and the effects of importing its modules.
+
+    For a user's module, the effects are all statements. For a module of this project, they are the statements that do more than assign
+    names, and assignments that change other parts of this code, such as a decorator that registers a function.
+    """
+    closures = [CodeClosure(references, objects)]
+    more: dict[Target, str] = {}
+    while True:
+        included = {target for closure in closures for target in closure.numbers}
+        found = [target for target in _done_at_import(references, included) if target not in more]
+        if not found:
+            # Sorted by text: names of modules and the order of imports must not matter.
+            return [closures[0].text(), *sorted(set(more.values()))]
+        for target in found:
+            closures.append(CodeClosure(references, target=target))
+            more[target] = closures[-1].text()
+
+
+def _done_at_import(references: References, included: Set[Target]) -> Iterator[Target]:
+    """The statements that have an effect when the modules of some code, and all modules that they import, are imported."""
+    found: dict[Module, None] = {}
+    waiting = [target.module if isinstance(target, Definition) else target for target in included]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found[module] = None
+            waiting += references.imports(module)
+    for module in found:
+        if not is_own(module.name):
+            yield module
+            continue
+        yield from module.effects
+        for definition in module.statements:
+            if definition.has_makers and any(
+                target in included or target.module in included for target in changed_by(references, definition)
+            ):
+                yield definition
+
+
+def changed_by(references: References, definition: Definition) -> Iterator[Definition]:
+    """The definitions that are changed by functions that a statement calls."""
+    for maker in definition.makers:
+        for target, _ in references.meanings(definition.module, maker):
+            if isinstance(target, Definition) and target is not definition:
+                for reference in target.changed:
+                    yield from (each for each, _ in references.meanings(target.module, reference) if isinstance(each, Definition))

@@ -109,7 +109,10 @@ def load_file(file: Path, *others: Path) -> ModuleType:
                 spec.loader.exec_module(module)  # type: ignore[union-attr]
         made = {_top(each) for each in load.modules if each != package}
         for each, old in _modules_of(package).items():
-            if each == package or _top(each) in made or not _is_current(old):
+            # A task file stays, since its class may be in use, and so does a module whose file still says the same.
+            said = vars(old).get("__source_hash__")
+            is_current = said is None or "__task_file__" in vars(old) or said == _hash_of_file(str(old.__file__))
+            if each == package or _top(each) in made or not is_current:
                 del sys.modules[each]
         sys.modules.update(load.modules)
     return module
@@ -215,12 +218,6 @@ def _sibling(package: str, name: str) -> str:
 def _find(fullname: str, folders: Sequence[str]) -> ModuleSpec | None:
     found = [spec for folder in folders if (spec := FileFinder(folder, (SourceFile, [".py"])).find_spec(fullname))]
     return next((spec for spec in found if spec.loader), found[0] if found else None)
-
-
-def _is_current(module: ModuleType) -> bool:
-    """Whether a module that was loaded before stays: a task file, whose class may be in use, or what its file still says."""
-    said = vars(module).get("__source_hash__")
-    return said is None or "__task_file__" in vars(module) or said == _hash_of_file(str(module.__file__))
 
 
 def _hash_of_file(path: str) -> str:

@@ -1,12 +1,90 @@
-"""A statement as text that keeps what it computes and loses how it is written."""
+"""The names that code binds, and a statement as text that keeps what it computes and loses how it is written."""
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from eval_dagster.versions.bindings import Import, Reference, bound_names, imported, names_in, scope_of
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | COMPREHENSIONS
+
+
+@dataclass(frozen=True)
+class Import:
+    """A module, or a name in it, and the name that an import binds it to."""
+
+    bound: str
+    module: str
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference of a statement to something outside of it."""
+
+    path: tuple[str, ...] = ()
+    """A name, followed by attributes."""
+    base: Import | None = None
+    """The start of the path, if it is not a name of the module."""
+    is_whole: bool = False
+    """Whether the whole module is meant."""
+
+
+def bound_names(nodes: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
+    """The names that the scope of some nodes binds, in the order of the text, without inner scopes."""
+    return names_in(scope_of(nodes), imports=imports)
+
+
+def names_in(scope: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
+    """Like `bound_names`, for the nodes of `scope_of`."""
+    names: list[str] = []
+    for node in scope:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                names.append(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.append(name)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.append(name)
+            case ast.MatchMapping(rest=str(name)):
+                names.append(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases) if imports:
+                names += [alias.asname or alias.name.partition(".")[0] for alias in aliases]
+            case _:
+                pass
+    return list(dict.fromkeys(names))
+
+
+def scope_of(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of a scope. Of inner functions, classes and comprehensions, only their own nodes."""
+    waiting = list(nodes)[::-1]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, COMPREHENSIONS):
+            # Assignment expressions in a comprehension bind names of the scope around it.
+            yield from (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
+        if not isinstance(node, _SCOPES):
+            waiting += list(ast.iter_child_nodes(node))[::-1]
+
+
+def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:
+    """The names that an import statement binds, for a module of a package."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            top = alias.name.partition(".")[0]
+            yield Import(bound=alias.asname or top, module=alias.name if alias.asname else top, name=None)
+        return
+    base = node.module or ""
+    if node.level > (len(package.split(".")) if package else 0):
+        return  # the statement raises ImportError when it is executed
+    if node.level:
+        parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+        base = ".".join([*parts, base] if base else parts)
+    for alias in node.names:
+        yield Import(bound=alias.asname or alias.name, module=base, name=alias.name)
+
 
 _LOG_LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 _HARMLESS = {"len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
@@ -66,7 +144,15 @@ class StatementText:
             case ast.Name():
                 self._refer([node.id], node.ctx)
             case ast.Attribute():
-                self._attribute(node)
+                path, inner = [node.attr], node.value
+                while isinstance(inner, ast.Attribute):
+                    path.append(inner.attr)
+                    inner = inner.value
+                if isinstance(inner, ast.Name):
+                    self._refer([inner.id, *reversed(path)], node.ctx)
+                else:
+                    self._write(inner)
+                    self._found.append(f"{type(node.ctx).__name__} .{'.'.join(reversed(path))}")
             case ast.Constant(value=str(text)) if _DOTTED.fullmatch(text):
                 # Maybe the name of a module that is imported or started by it.
                 self._found += ["Constant", Reference(base=Import(bound="", module=text, name=None))]
@@ -78,7 +164,10 @@ class StatementText:
                 self._arguments(node.args, annotated=False)
                 self._in_scope(self._parameters(node.args, [node.body]), [node.body])
             case ast.ClassDef():
-                self._class(node)
+                self._found.append("ClassDef")
+                self._name(node.name)
+                self._all([*node.decorator_list, *node.bases, *node.keywords])
+                self._in_scope(_Scope({name: name for name in bound_names(node.body)}, is_class=True), node.body)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 self._comprehension(node)
             case ast.Import() | ast.ImportFrom():
@@ -90,7 +179,10 @@ class StatementText:
             case ast.Global() | ast.Nonlocal():
                 self._found.append(type(node).__name__)
             case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() | ast.MatchMapping():
-                self._bind(node)
+                field = "rest" if isinstance(node, ast.MatchMapping) else "name"
+                if (name := getattr(node, field)) is not None:
+                    self._refer([name], ast.Store())
+                self._fields(node, leave=(field,))
             case ast.Subscript(value=ast.Attribute(value=ast.Name(id="sys"), attr="modules")):
                 self._found.append(Reference(is_whole=True))
                 self._fields(node)
@@ -150,18 +242,6 @@ class StatementText:
     def _is_in_class(self) -> bool:
         return bool(self._scopes) and self._scopes[-1].is_class
 
-    def _attribute(self, node: ast.Attribute) -> None:
-        path = [node.attr]
-        inner = node.value
-        while isinstance(inner, ast.Attribute):
-            path.append(inner.attr)
-            inner = inner.value
-        if isinstance(inner, ast.Name):
-            self._refer([inner.id, *reversed(path)], node.ctx)
-            return
-        self._write(inner)
-        self._found.append(f"{type(node.ctx).__name__} .{'.'.join(reversed(path))}")
-
     def _refer(self, path: Sequence[str], context: ast.AST) -> None:
         self._found.append(type(context).__name__)
         local = self._local(path[0])
@@ -181,17 +261,15 @@ class StatementText:
         self._found.append(type(node).__name__)
         self._name(node.name)
         self._all(node.decorator_list)
-        annotated = not all(_last_name(each) in _BLIND for each in node.decorator_list)
+        decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+        last_names = [
+            each.attr if isinstance(each, ast.Attribute) else each.id if isinstance(each, ast.Name) else "" for each in decorators
+        ]
+        annotated = not _BLIND.issuperset(last_names)
         self._arguments(node.args, annotated=annotated)
         if annotated and node.returns is not None:
             self._write(node.returns)
         self._in_scope(self._parameters(node.args, node.body), node.body)
-
-    def _class(self, node: ast.ClassDef) -> None:
-        self._found.append("ClassDef")
-        self._name(node.name)
-        self._all([*node.decorator_list, *node.bases, *node.keywords])
-        self._in_scope(_Scope({name: name for name in bound_names(node.body)}, is_class=True), node.body)
 
     def _name(self, name: str) -> None:
         """The name of a function or a class: lost if no other module sees it."""
@@ -241,13 +319,6 @@ class StatementText:
         self._fields(node)
         self._scopes.pop()
 
-    def _bind(self, node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar | ast.MatchMapping) -> None:
-        field = "rest" if isinstance(node, ast.MatchMapping) else "name"
-        name = getattr(node, field)
-        if name is not None:
-            self._refer([name], ast.Store())
-        self._fields(node, leave=(field,))
-
 
 def _may_change(call: ast.AST) -> bool:
     """Whether what a log message is made of may do more than read."""
@@ -257,8 +328,3 @@ def _may_change(call: ast.AST) -> bool:
         if isinstance(node, ast.Call) and node is not call and not (isinstance(node.func, ast.Name) and node.func.id in _HARMLESS):
             return True
     return False
-
-
-def _last_name(node: ast.AST) -> str:
-    called = node.func if isinstance(node, ast.Call) else node
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""

@@ -23,9 +23,7 @@ from eval_dagster.stages.scores import metric_versions
 from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.versions import hashes
-from eval_dagster.versions.closure import CodeClosure
-from eval_dagster.versions.definitions import Module
-from eval_dagster.versions.references import References
+from eval_dagster.versions.references import CodeClosure, Module, References
 
 _LIBRARY = {JSONSchemaValid, MathEqual, Rouge1, Rouge2, RougeL, BLEU, TER, ChrF, BLEUAccuracy, RougeLMaximum, *IFEVAL_METRICS}
 METRICS = sorted(

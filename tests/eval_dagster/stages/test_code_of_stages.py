@@ -13,9 +13,7 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages import metrics, prompts, scores
 from eval_dagster.task_defs import TASKS
-from eval_dagster.versions.closure import CodeClosure
-from eval_dagster.versions.definitions import Definition
-from eval_dagster.versions.references import References
+from eval_dagster.versions.references import CodeClosure, Definition, References
 
 EVALS = ("arithmetic", "capitals", "capitals_completion")
 CONFIG = """

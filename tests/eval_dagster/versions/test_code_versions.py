@@ -10,11 +10,9 @@ import pytest
 
 from eval_dagster.task_defs import TASKS
 from eval_dagster.versions import module_sources, references
-from eval_dagster.versions.closure import CodeClosure, changed_by, closure_texts
-from eval_dagster.versions.definitions import Definition
 from eval_dagster.versions.hashes import code_version
 from eval_dagster.versions.module_sources import FIRST_PARTY
-from eval_dagster.versions.references import References
+from eval_dagster.versions.references import CodeClosure, Definition, References, changed_by, closure_texts
 
 FILES = {
     "__init__.py": "",

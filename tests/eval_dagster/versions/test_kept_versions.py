@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from eval_dagster.versions import kept, module_sources
-from eval_dagster.versions.kept import KeptVersions
+from eval_dagster.versions import hashes, module_sources
+from eval_dagster.versions.hashes import KeptVersions
 
 NAME = "kept_package"
 
@@ -106,5 +106,5 @@ def test_kept_versions_equal_computed_ones(tmp_path: Path) -> None:
 
 
 def test_versions_of_this_package_are_those_of_its_folder() -> None:
-    assert kept._PACKAGE.name == "eval_dagster"
-    assert (kept._PACKAGE / "versions" / "hashes.py").exists()
+    assert hashes._PACKAGE.name == "eval_dagster"
+    assert (hashes._PACKAGE / "versions" / "hashes.py").exists()
