@@ -87,6 +87,7 @@ def test_a_click_on_an_asset_makes_all_that_it_needs(workspace: WorkspaceProcess
         assert workspace.instance.get_materialized_partitions(dg.AssetKey(stage)) == {"one" if stage == STAGES[0] else "one|a"}, stage
 
 
+@pytest.mark.long
 def test_the_launchpad_accepts_what_a_gate_judged(workspace: WorkspaceProcessContext) -> None:
     assert launch(workspace, job="suite_nightly", runConfigData="{}").status is dg.DagsterRunStatus.SUCCESS
     assert launch(workspace, job="gate_nightly", runConfigData="{}").status is dg.DagsterRunStatus.SUCCESS

@@ -68,7 +68,7 @@ def open_report(browser: Browser, report: Path) -> Iterator[Callable[..., Opened
         page.context.close()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["phone", pytest.param("desktop", marks=pytest.mark.long)])
 def test_it_fits_and_needs_nothing_else(open_report: Callable[..., Opened], size: str, report: Path) -> None:
     opened = open_report(size)
     page = opened.page
@@ -86,7 +86,7 @@ def test_it_fits_and_needs_nothing_else(open_report: Callable[..., Opened], size
     assert opened.said == []
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
 def test_flipped_samples_can_be_read(open_report: Callable[..., Opened], size: str) -> None:
     page = open_report(size).page
     page.get_by_role("link", name=re.compile(r"\d+ samples flipped")).first.click()
@@ -109,7 +109,7 @@ def test_flipped_samples_can_be_read(open_report: Callable[..., Opened], size: s
         assert float(text.evaluate("each => parseFloat(getComputedStyle(each).fontSize)")) >= LEAST_PIXELS["text"]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
 def test_pictures_can_be_read(open_report: Callable[..., Opened], size: str) -> None:
     page = open_report(size).page
     pictures = page.locator("#history svg")

@@ -161,7 +161,7 @@ def _score(sample: dict[str, Any]) -> float | None:
     return sample["now"]["scores"]["exact_match"]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
 def test_two_clicks_from_the_report_to_both_answers(open_it: OpenIt, report: Path, size: str) -> None:
     opened = open_it(size)
     page = opened.page
@@ -554,7 +554,7 @@ def test_in_a_frame_that_allows_nothing_but_scripts(open_it: OpenIt, write: Call
     assert [each for each in opened.said if "clipboard" not in each.lower()] == []
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
 def test_hostile_texts_are_text(open_it: OpenIt, write: Callable[..., Path], size: str) -> None:
     texts = [*STORABLE, *HALVES, "x" * 1_000_000, "</script><script>alert(1)</script>", "a b " * 30_000]
     samples = [
@@ -635,7 +635,7 @@ def _many(count: int, words: int = 110) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read_on_their_ground(open_it: OpenIt, home: Path, size: str, scheme: str) -> None:
     opened = open_it(size, scheme).go(page_path(home, "capitals", "mine"), "#show=worse")

@@ -292,7 +292,11 @@ def test_the_first_night_with_errors(hook: Hook, server: str, tmp_path: Path) ->
     assert {found[signal].partition(":")[0] for signal in ("view", "report")} == {"bad"}
 
 
-@pytest.mark.parametrize("situation", SITUATIONS)
+IN_EVERY_RUN = ("all well", "a result regressed", "the rows of an eval are gone", "half of the samples are errors", "a cap was reached")
+"""One situation of each verdict. The others take another way to one of these, and are long."""
+
+
+@pytest.mark.parametrize("situation", [pytest.param(each, marks=[pytest.mark.long] * (each not in IN_EVERY_RUN)) for each in SITUATIONS])
 def test_the_second_night(situation: str, first: tuple[Checkout, dict[str, str]], tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project", first[0].hook, first[0].server)
     shutil.copytree(first[0].folder, checkout.folder, symlinks=True)
@@ -310,7 +314,7 @@ def test_the_second_night(situation: str, first: tuple[Checkout, dict[str, str]]
     assert is_green == (found["notice"] == "none")
 
 
-@pytest.mark.parametrize("situation", ["the daemon is down", "evals.yaml cannot be read"])
+@pytest.mark.parametrize("situation", ["the daemon is down", pytest.param("evals.yaml cannot be read", marks=pytest.mark.long)])
 def test_a_missing_night(situation: str, first: tuple[Checkout, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A night that was due, and that nobody started. What the gate wrote is that of the night before."""
     checkout = Checkout(tmp_path / "project", first[0].hook, first[0].server)

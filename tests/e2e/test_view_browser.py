@@ -125,7 +125,7 @@ def opened(browser: Browser, size: str = "desktop", scheme: str = "light") -> Op
     return Opened(context.new_page())
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["phone", pytest.param("desktop", marks=pytest.mark.long)])
 def test_every_page_fits_and_is_quiet(browser: Browser, view: View, size: str) -> None:
     found = opened(browser, size)
     for path in PAGES:
@@ -229,7 +229,7 @@ def hostile(tmp_path: Path) -> Iterator[View]:
     view.end()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
 def test_hostile_texts_are_text(browser: Browser, hostile: View, size: str) -> None:
     found = opened(browser, size)
     page, drawn = found.page, []

@@ -306,7 +306,10 @@ def _scores(project: Project, name: str) -> dict[str, list[float]]:
     return {metric: sorted(row["value"] for row in rows if row["metric"] == metric) for metric in {row["metric"] for row in rows}}
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+IN_EVERY_RUN = ("two files, contexts of one name", "one neighbour", "native classes of one name")
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.long] * (each not in IN_EVERY_RUN)) for each in SCENARIOS])
 def test_scores_are_those_of_each_eval_alone(name: str, tmp_path: Path) -> None:
     config = _written(tmp_path, SCENARIOS[name])
     evals = list(SCENARIOS[name][1])
