@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from eval_dagster.datasets.reader import LookingReader, without_network
 from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import attempts_of_model
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.columns import Attempt, PromptRow
 from eval_dagster.models.base import DistantHandle, WatchedHandle
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
@@ -337,7 +337,7 @@ class _Look:
         # Are the samples common to current and new prompts asked as before?
         names = ("request_id", "gold", "gold_is_list", "gold_index", "context")
         try:
-            new = {row["sample_id"]: [row[name] for name in names] for row in self._rendered[0]}
+            new = {row["sample_id"]: [dict(row)[name] for name in names] for row in self._rendered[0]}
         except FarError:
             return replace(found, causes=[*others, "prompt"])
         before = [row for row in read_rows(plan.current.path, ["sample_id", *names]) if row["sample_id"] in new]
@@ -347,7 +347,7 @@ class _Look:
         return replace(found, causes=others or ["code"], detail="the prompts are the same" if is_same else "")
 
     @cached_property
-    def _rendered(self) -> tuple[Sequence[Mapping[str, Any]], AskedPrompts]:
+    def _rendered(self) -> tuple[Sequence[PromptRow], AskedPrompts]:
         """The rows of `prompts` after a run, with their version."""
         fresh = self._prompt_plan.fresh
         if fresh is not None:

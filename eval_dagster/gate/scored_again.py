@@ -16,6 +16,7 @@ from eval_dagster.gate.records import minute
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.format.parquet_files import read_info, time_of
 from eval_dagster.lake.lineage import Inputs
+from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
 from eval_dagster.project import Project
 from eval_dagster.results.materializations import Materialization, history, overall
 from eval_dagster.stages.aggregation import metric_rows
@@ -32,9 +33,9 @@ class ScoredAgain(Materialization):
     """A result whose stored answers were scored now."""
 
     answers: OldAnswers
-    scored: Sequence[dict[str, Any]]
+    scored: Sequence[ScoreRow]
     """The rows of `scores`."""
-    aggregated: Sequence[dict[str, Any]]
+    aggregated: Sequence[MetricRow]
     """The rows of `metrics`."""
     versions_of_code: Mapping[str, str]
 
@@ -56,12 +57,12 @@ class ScoredAgain(Materialization):
     @cached_property
     def metric_rows(self) -> list[dict[str, Any]]:
         """Its rows of `metrics`, computed now."""
-        return list(self.aggregated)
+        return [dict(row) for row in self.aggregated]
 
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
         """Its rows of `scores`, computed now."""
-        return list(self.scored)
+        return [dict(row) for row in self.scored]
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -79,7 +80,7 @@ class ScoredAgain(Materialization):
         """The errors of a metric on answers without errors."""
         name = metric.partition("/")[0]
         of_metric = (row for row in self.scored if row["metric"].partition("/")[0] == name and row["error"] is not None)
-        return [row["error"] for row in of_metric if self.answers.responses[row["sample_id"]]["error"] is None]
+        return [str(row["error"]) for row in of_metric if self.answers.responses[row["sample_id"]]["error"] is None]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -241,7 +240,7 @@ def trial_lake(lake: Lake) -> Lake:
     return Lake(lake.home / "trials", answers=lake, configured=lake.configured)
 
 
-def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def table_of(table: str, rows: Sequence[Mapping[str, object]]) -> pa.Table:
     """Rows as an Arrow table with the columns of a table of the lake."""
     return to_table(rows, TABLES[table])
 

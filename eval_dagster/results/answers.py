@@ -3,13 +3,14 @@
 import json
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import damage_named
+from eval_dagster.lake.tables.columns import ResponseRow
 from eval_dagster.results.materializations import Materialization
 from eval_dagster.stages import partition as stages
 
@@ -39,7 +40,7 @@ def answer_text(response: Mapping[str, Any] | None, prompt: Mapping[str, Any] | 
         response: A row of `responses` with `text`, `text_post_processed` and `choice_logprobs`.
         prompt: The row of `prompts` with `choices`.
     """
-    return None if response is None else stages.answer_text(response, prompt["choices"] if prompt else None)
+    return None if response is None else stages.answer_text(cast(ResponseRow, response), prompt["choices"] if prompt else None)
 
 
 def answers_of(result: Materialization, samples: Collection[str] | None = None) -> dict[str, dict[str, Any]]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.lineage import InputCause, changed_inputs
+from eval_dagster.lake.tables.columns import ResponseRow
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of, known_bounds
 from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
@@ -234,4 +235,6 @@ def _or_nothing(point: Materialization, table: Literal["prompts", "responses"]) 
 def _answer(response: Mapping[str, Any] | None, prompt: Mapping[str, Any]) -> str | None:
     if response is None:
         return None
-    return f"error: {response['error']}" if response["error"] is not None else answer_text(response, prompt.get("choices"))
+    if response["error"] is not None:
+        return f"error: {response['error']}"
+    return answer_text(cast(ResponseRow, response), prompt.get("choices"))

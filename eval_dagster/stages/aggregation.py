@@ -3,11 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from eval_dagster.errors import DataError, described
+from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
 from eval_dagster.metrics.base import (
     BaseMetric,
     CorpusMetric,
@@ -57,7 +58,7 @@ class _Aggregate:
     estimate: Estimate
 
 
-def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def metric_rows(task: type[BaseTask[Any]], scores: Sequence[ScoreRow]) -> list[MetricRow]:
     """The rows of an eval's metrics: overall first, then by subject if there are several.
 
     With several subjects, there is a second overall row: the mean of the subjects' values.
@@ -76,39 +77,42 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
         names = {metric.NAME for metric in metrics}
         metrics += [metric_class(BenchmarkMetric(name=name), task.VERSION) for name in scored if name not in names]
     versions = metric_versions(task, metrics)
-    rows: list[dict[str, Any]] = []
+    rows: list[MetricRow] = []
     for metric in metrics:
         found = list(_aggregates(metric, scored[metric.NAME], subjects if len(subjects) > 1 else []))
         low, high = bounds_of(metric) or (None, None)
         # The leaderboard shows the overall row, or the mean of the subjects' values if the task chooses it.
         shown = None
         if found and metric is headline(task):
-            name = headline_name(metric, dict.fromkeys(each.name for each in found if each.subject is None))
-            overall = [each for each in found if each.name == name and each.subject is None]
+            shown_name = headline_name(metric, dict.fromkeys(each.name for each in found if each.subject is None))
+            overall = [each for each in found if each.name == shown_name and each.subject is None]
             macro = [each for each in overall if each.aggregation == "macro"]
             shown = next(iter(macro if macro and task.HEADLINE_AGGREGATION == "macro" else overall), None)
         compares = response_kind(metric) is Loglikelihood or getattr(task, "RESPONSE_TYPE", None) is ResponseType.LOGLIKELIHOODS
         of_metric = ties[metric.NAME]
         rows += [
-            {
-                **asdict(each.estimate),
-                "metric": each.name,
-                "aggregation": each.aggregation,
-                "subject": each.subject,
-                "higher_is_better": is_higher_better(metric, each.name),
-                "bound_low": low,
-                "bound_high": high,
-                "is_headline": each is shown,
-                "metric_version": versions[metric.NAME],
-                "n_ties": (of_metric.total() if each.subject is None else of_metric[each.subject]) if of_metric or compares else None,
-            }
+            cast(
+                MetricRow,
+                {
+                    **asdict(each.estimate),
+                    "metric": each.name,
+                    "aggregation": each.aggregation,
+                    "subject": each.subject,
+                    "higher_is_better": is_higher_better(metric, each.name),
+                    "bound_low": low,
+                    "bound_high": high,
+                    "is_headline": each is shown,
+                    "metric_version": versions[metric.NAME],
+                    "n_ties": (of_metric.total() if each.subject is None else of_metric[each.subject]) if of_metric or compares else None,
+                },
+            )
             for each in found
         ]
     return sorted(rows, key=lambda row: row["subject"] is not None)
 
 
-def _by_metric(scores: Sequence[Mapping[str, Any]]) -> dict[str, list[_Scored]]:
-    samples: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+def _by_metric(scores: Sequence[ScoreRow]) -> dict[str, list[_Scored]]:
+    samples: dict[tuple[str, str], list[ScoreRow]] = defaultdict(list)
     for row in scores:
         samples[row["metric"].split("/")[0], row["sample_id"]].append(row)
     scored: dict[str, list[_Scored]] = defaultdict(list)

@@ -1,11 +1,11 @@
 """Findings about an eval: in the footer of its prompts, and with its metrics, so that they can be shown without the task."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
 from eval_dagster.metrics.base import BaseMetric, bounds_of
 from eval_dagster.prompts.lint import LINT_VERSION
 from eval_dagster.records import Check, Finding, Status
@@ -31,7 +31,7 @@ def stored_findings(prompts: LakeFile) -> list[Finding] | None:
 
 
 def findings_column(
-    prompts: LakeFile, metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]], classes: Sequence[type[BaseMetric]]
+    prompts: LakeFile, metrics: Sequence[MetricRow], scores: Sequence[ScoreRow], classes: Sequence[type[BaseMetric]]
 ) -> str | None:
     """The findings about prompts and answers, as JSON for the headline's row of `metrics`. None if the prompts were not examined.
 
@@ -44,9 +44,7 @@ def findings_column(
     return json.dumps([asdict(each) for each in [*found, *filter(None, of_answers)]], ensure_ascii=False)
 
 
-def bounds_finding(
-    metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]], classes: Sequence[type[BaseMetric]]
-) -> Finding | None:
+def bounds_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow], classes: Sequence[type[BaseMetric]]) -> Finding | None:
     """Whether the headline's interval exceeds 0 to 1 although all values lie within, because its class declares no bounds."""
     row = next((row for row in metrics if row["is_headline"]), None)
     if row is None or row["ci_low"] is None or row["ci_high"] is None or 0.0 <= row["ci_low"] <= row["ci_high"] <= 1.0:
@@ -67,7 +65,7 @@ def bounds_finding(
     )
 
 
-def ties_finding(metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]] = ()) -> Finding | None:
+def ties_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow] = ()) -> Finding | None:
     """Whether a model leaves many choices equal, by the rows of the headline. None if the headline does not compare choices."""
     row = next((row for row in metrics if row["is_headline"]), None)
     if row is None or row["n_ties"] is None or not row["n"]:
@@ -76,14 +74,14 @@ def ties_finding(metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[
     if tied < _MANY_TIES * total:
         return Finding(check=Check.TIES, status=Status.CLEAN, seen="", n=tied, n_of=total)
     name = row["metric"]
-    sample = next((each for each in scores if each["metric"] == name and '"tie"' in (each["explanation"] or "")), {})
+    sample = next((each for each in scores if each["metric"] == name and '"tie"' in (each["explanation"] or "")), None)
     return Finding(
         check=Check.TIES,
         status=Status.FOUND,
         n=tied,
         n_of=total,
-        sample_id=sample.get("sample_id"),
-        sample_name=sample.get("sample_name"),
+        sample_id=sample and sample["sample_id"],
+        sample_name=sample and sample.get("sample_name"),
         seen=f"the model finds several choices equally good in {tied} of {total} samples",
         effect="their score is that of a draw: 1/k of k choices, or for metrics of other packages that of the first choice",
         advice="look at its log-probabilities of such a sample; a model that answers from a table ties where the table has no answer",

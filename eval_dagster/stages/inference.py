@@ -18,6 +18,7 @@ from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelErr
 from eval_dagster.lake.answers.claims import Claim
 from eval_dagster.lake.answers.responses import ResponseCache, ResponseFlusher
 from eval_dagster.lake.format.parquet_files import read_table
+from eval_dagster.lake.tables.columns import Answer, PromptRow
 from eval_dagster.lake.tables.rows import answer_row, request_of
 from eval_dagster.models.base import EndingModel, Known, LocalModel, Look, Model, ModelHandle, SharingHandle, WatchedHandle
 from eval_dagster.models.usage import remember_ways
@@ -50,7 +51,7 @@ def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, rep
 
     def known() -> list[Known]:
         """Some requests of the run with cached answers, in an order that differs in each run."""
-        rows: list[dict[str, Any]] = []
+        rows: list[PromptRow] = []
         for name in _drawn(evals, _EVALS, run_id):
             prompts = Partition(project=project, eval_name=name, model=model, run_id=run_id).current("rendered_prompts")
             if prompts is not None:
@@ -160,9 +161,9 @@ class ModelRun:
     cannot be divided among the evals. Their names begin with `run_`.
     """
 
-    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
     """Rows of the response cache by request id."""
-    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    found: dict[str, Answer] = field(default_factory=dict)
     """Rows of the response cache by request id, stored by other processes before this run asked."""
     owners: Mapping[str, str] = field(default_factory=dict)
     """The eval of each request, by the request's id."""
@@ -234,7 +235,7 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
     left = {request.request_id: request for request in requests}
     while left:
         with model.cache.claimed(left.keys(), model.run_id) as claim:
-            run.found |= {name: dict(row) for name, row in claim.known.items()}
+            run.found |= claim.known
             if claim.requests:
                 sender.send([request for name, request in left.items() if name in claim.requests], claim)
         done = claim.known.keys() | (run.answers.keys() if claim.is_lost() else claim.requests)
@@ -296,7 +297,7 @@ class _Sender:
                 closing(_timed(loaded, requests)) as answers,
             ):
                 for request, response in answers:
-                    row = answer_row(request.request_id, response, model.stored_version) | {"retryable": response.retryable}
+                    row: Answer = {**answer_row(request.request_id, response, model.stored_version), "retryable": response.retryable}
                     run.answers[request.request_id] = row
                     if not response.retryable:
                         flusher.add(row)

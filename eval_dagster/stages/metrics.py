@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from statistics import fmean, stdev, variance
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
+from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import declared_headline
 from eval_dagster.records import Status
 from eval_dagster.stages.aggregation import metric_rows
@@ -26,7 +27,13 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 
 if TYPE_CHECKING:
     import pandas as pd
-_SCORE_COLUMNS = {"stderr": "stderr", "n": "n", "ci_low": "score.ci_low", "ci_high": "score.ci_high", "n_errors": "score.n_errors"}
+_SCORE_COLUMNS: Mapping[Literal["stderr", "n", "ci_low", "ci_high", "n_errors"], str] = {
+    "stderr": "stderr",
+    "n": "n",
+    "ci_low": "score.ci_low",
+    "ci_high": "score.ci_high",
+    "n_errors": "score.n_errors",
+}
 """Columns of `metrics` -> names of the headline metric's figures in MLflow."""
 _COSTS = ("cost", "cost_unknown", "worker_s", "gpu_s", "worker_s_unknown")
 _METRIC_COLUMNS = ("metric", "subject", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
@@ -55,7 +62,7 @@ def set_spread(sets: Sequence[Sequence[float]]) -> tuple[float, float]:
     return stdev(map(fmean, sets)), math.sqrt(pooled * fmean(1 / len(values) for values in sets))
 
 
-def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mapping[str, Any]], key: str) -> TrackedResult:
+def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[MetricRow], key: str) -> TrackedResult:
     """The result of an eval and a model for MLflow.
 
     Args:
@@ -101,14 +108,14 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mappin
         dataset_example=json.loads(read_head(snapshot.path, 1, ["row"])[0]["row"]),
         tables={
             # As metrics of the MLflow run they would be dozens of columns.
-            "metrics": pd.DataFrame([{name: row[name] for name in _METRIC_COLUMNS} for row in rows]),
+            "metrics": pd.DataFrame(rows, columns=list(_METRIC_COLUMNS)),
             **subject_tables(rows),
             "samples": _sample_table(prompts, outputs, scores),
         },
     )
 
 
-def run_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def run_figures(rows: Sequence[MetricRow]) -> dict[str, float | None]:
     """The columns of a result in MLflow's table of runs.
 
     `score`, `stderr` and `n` belong to the headline metric in each run. The overall value of each metric has the metric's name. If another
@@ -129,7 +136,7 @@ def run_figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     return figures
 
 
-def subject_tables(rows: Sequence[Mapping[str, Any]]) -> "dict[str, pd.DataFrame]":
+def subject_tables(rows: Sequence[MetricRow]) -> "dict[str, pd.DataFrame]":
     """The table `subjects`: the headline metric by subject, rounded, in columns that fit MLflow's page. Empty for one subject."""
     import pandas as pd  # as in `tracked_result`
 
@@ -252,7 +259,7 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
     return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 
 
-def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: LakeFile, plan: Plan, mlflow_run: str | None) -> LakeFile:
+def _write(partition: Partition, rows: Sequence[MetricRow], scores: LakeFile, plan: Plan, mlflow_run: str | None) -> LakeFile:
     time = partition.next_time(_STAGE)
     inputs = scores.info.inputs
     prompts, _ = require_outputs(partition)
@@ -314,7 +321,7 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
         return None, None
 
 
-def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[MetricRow]) -> dict[str, float]:
     """The spread of the headline over the sets of few-shot examples. Empty for one set, or if the headline is not a mean of samples."""
     set_of = {row["sample_id"]: row["fewshot_set"] for row in read_rows(prompts.path, ["sample_id", "fewshot_set"])}
     headline = next((row["metric"] for row in rows if row["is_headline"] and row["aggregation"] != "corpus"), None)
@@ -329,6 +336,6 @@ def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[Mapping[str, Any
     return {"fewshot_sets": len(sets), "fewshot_spread": spread, "fewshot_spread_by_chance": by_chance}
 
 
-def _content_version(rows: Sequence[Mapping[str, Any]]) -> str:
+def _content_version(rows: Sequence[Mapping[str, object]]) -> str:
     content = ("metric", "aggregation", "subject", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
     return stable_hash([[row[name] for name in content] for row in rows])

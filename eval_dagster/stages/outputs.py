@@ -11,12 +11,13 @@ model, which may serve several evals (see `stages.inference`). They are absent i
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
+from eval_dagster.lake.tables.columns import Answer, AnswerRow, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import request_of, response_row
 from eval_dagster.models.base import Look, WatchedHandle
 from eval_dagster.progress.reporting import Reporter
@@ -33,7 +34,6 @@ _STAGE = "model_outputs"
 _GENERATIVE = ("_cot", "_generative")
 """Suffixes of tasks that ask another task's questions for written answers."""
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
-Answer = Mapping[str, Any]
 """A row of the response cache."""
 _MOST_MORE = 64
 """The search covers numbers of texts up to this much above the wanted number."""
@@ -42,7 +42,7 @@ _SUMS = ("output_tokens", "padded_tokens", "latency_s", "cached_tokens", "reason
 """Figures of all texts of an answer together. A part of the texts gets its share."""
 
 
-def cost_counts(answers: Iterable[Mapping[str, Any]], *, has_price: bool) -> dict[str, float]:
+def cost_counts(answers: Iterable[AnswerRow], *, has_price: bool) -> dict[str, float]:
     """`cost` in US dollars, and `cost_unknown`, the number of answers with unknown cost. Empty without costs.
 
     Args:
@@ -55,7 +55,7 @@ def cost_counts(answers: Iterable[Mapping[str, Any]], *, has_price: bool) -> dic
     return {**({"cost": math.fsum(costs)} if costs else {}), **({"cost_unknown": unknown} if unknown else {})}
 
 
-def time_counts(answers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def time_counts(answers: Iterable[AnswerRow]) -> dict[str, float]:
     """`worker_s` and `gpu_s`, the seconds of workers and GPUs, each answer once. Empty if none is known.
 
     If some answers have no time, `worker_s_unknown` counts them. A prompt that could not be sent does not count as an answer.
@@ -64,7 +64,8 @@ def time_counts(answers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         answers: Rows of the response cache or of `responses`. Several samples may have the same answer.
     """
     distinct = {row["request_id"]: row for row in answers}.values()
-    worker, gpu = ([row[name] for row in distinct if row.get(name) is not None] for name in ("worker_s", "gpu_s"))
+    worker = [seconds for row in distinct if (seconds := row.get("worker_s")) is not None]
+    gpu = [seconds for row in distinct if (seconds := row.get("gpu_s")) is not None]
     if not worker:
         return {}
     unknown = sum(row.get("worker_s") is None and row["error"] is None for row in distinct)
@@ -82,7 +83,7 @@ class _Asking:
     partition: Partition
     prompts: LakeFile
     plan: Plan
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[PromptRow]
 
     @property
     def has_price(self) -> bool:
@@ -152,9 +153,7 @@ def materialize_outputs(
             yield _result(each.partition, file, cached=False, warnings=warnings)
 
 
-def _asked_answers(
-    asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: Reporter
-) -> tuple[Mapping[str, Mapping[str, Any]], ModelRun]:
+def _asked_answers(asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: Reporter) -> tuple[Mapping[str, Answer], ModelRun]:
     """Ask what the cache lacks. Returns the answers to the requests of all evals, by their ids, and the call of the model."""
     # An invalid prompt is answered by its own error, even if a valid prompt has the same request id.
     rows = [(row["request_id"], row) for plan in plans for row in plan.rows if row["error"] is None]
@@ -179,14 +178,14 @@ def _asked_answers(
     return known | {sent[each]: row for each, row in run.found.items()} | run.answers | whole, run
 
 
-def _answer_to(prompt: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], model_version: str) -> Mapping[str, Any] | None:
+def _answer_to(prompt: PromptRow, answers: Mapping[str, Answer], model_version: str) -> Answer | None:
     """The stored answer to a row of prompts; null if there is none yet."""
     if prompt["error"] is not None:
-        return response_row(prompt["request_id"], ModelResponse(error=prompt["error"]), model_version)
+        return cast(Answer, response_row(prompt["request_id"], ModelResponse(error=prompt["error"]), model_version))
     return answers.get(prompt["request_id"])
 
 
-def _run_counts(plan: _Asking, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
+def _run_counts(plan: _Asking, rows: Sequence[AnswerRow], run: ModelRun) -> dict[str, float]:
     """The counts of an eval's answers in this run. A request shared by samples or evals is sent once, and counted in one eval."""
     names = dict.fromkeys(row["request_id"] for row in plan.rows if row["error"] is None)
     asked = [run.answers[name] for name in names if name in run.answers and run.owners[name] == plan.partition.eval_name]
@@ -232,7 +231,7 @@ class CachedAnswers:
     """The version of the responses if all requests are answered. None otherwise."""
 
 
-def cached_answers(partition: Partition, prompts: Sequence[Mapping[str, Any]], model_version: str) -> CachedAnswers:
+def cached_answers(partition: Partition, prompts: Sequence[PromptRow], model_version: str) -> CachedAnswers:
     """Find the answers of a model's version to rows of `prompts` in the cache, and the version of their responses. Asks no model."""
     sent = {row["request_id"] for row in prompts if row["error"] is None}
     cache = ResponseCache(partition.project.lake, model_version)
@@ -262,7 +261,7 @@ def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Seq
     return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
 
 
-def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
+def _write(plan: _Asking, answers: Sequence[Answer], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
     project, model = plan.partition.project, plan.partition.model
     rows = _response_rows(plan.partition, zip(plan.rows, answers, strict=True))
     fresh = [row for row in plan.rows if row["error"] is None and row["request_id"] in run.answers]
@@ -310,21 +309,17 @@ def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, m
     return plan.partition.write(_STAGE, rows, info)
 
 
-def _response_rows(partition: Partition, answered: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def _response_rows(partition: Partition, answered: Iterable[tuple[PromptRow, Answer]]) -> list[ResponseRow]:
     """The rows of `responses` from the rows of `prompts`, each with its stored answer."""
     shared, tags = {"eval": partition.eval_name, "model": partition.model}, _reasoning_tags(partition)
-    return [
-        {
-            "retryable": False,
-            **_with_answers(answer, row["prompt"], tags),
-            **shared,
-            **{name: row.get(name) for name in ("sample_id", "sample_name")},
-        }
-        for row, answer in answered
-    ]
+    rows = []
+    for row, answer in answered:
+        of_sample = {"sample_id": row["sample_id"], "sample_name": row.get("sample_name")}
+        rows.append({"retryable": False, **_with_answers(answer, row["prompt"], tags), **shared, **of_sample})
+    return cast(list[ResponseRow], rows)
 
 
-def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:
+def _tokens_asked(choices: Sequence[str] | None, answer: AnswerRow) -> int:
     """The number of tokens a model reads to answer a request if nothing is shared: the prompt for each choice or text, and the choices.
 
     The last token of a choice is only predicted. A text that is scored as a whole is read once. Not counted: tokens of generated texts,
@@ -338,7 +333,7 @@ def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> i
     return sum(prompt_tokens + len(tokens) - 1 for tokens in answer["choice_token_logprobs"] if prompt_tokens)
 
 
-def _with_answers(answer: Mapping[str, Any], prompt: str, tags: tuple[str, str]) -> dict[str, Any]:
+def _with_answers(answer: Answer, prompt: str, tags: tuple[str, str]) -> dict[str, Any]:
     """A cached answer with its texts split into reasoning and answer. The cache holds whole texts, because the tags may change."""
     parts = [split_reasoning(text, prompt=prompt, tags=tags) for text in answer["text"]]
     reasons = zip(parts, answer["finish_reason"], strict=True)
@@ -351,9 +346,9 @@ def _with_answers(answer: Mapping[str, Any], prompt: str, tags: tuple[str, str])
     }
 
 
-def as_response(partition: Partition, prompt: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+def as_response(partition: Partition, prompt: str, answer: Answer) -> ResponseRow:
     """A cached answer to a prompt, with the columns of `responses` that the cache lacks."""
-    return {"retryable": False, **_with_answers(answer, prompt, _reasoning_tags(partition))}
+    return cast(ResponseRow, {"retryable": False, **_with_answers(answer, prompt, _reasoning_tags(partition))})
 
 
 def _reasoning_tags(partition: Partition) -> tuple[str, str]:
@@ -362,7 +357,7 @@ def _reasoning_tags(partition: Partition) -> tuple[str, str]:
     return opening, closing
 
 
-def _content_version(rows: Iterable[Mapping[str, Any]]) -> str:
+def _content_version(rows: Iterable[Mapping[str, object]]) -> str:
     content = (
         *("sample_id", "request_id", "text", "text_post_processed", "reasoning", "choice_logprobs", "choice_token_logprobs"),
         *("unconditioned_logprobs", "logits", "choice_is_greedy", "model_version", "error"),
@@ -386,7 +381,7 @@ def require_outputs(partition: Partition) -> tuple[LakeFile, LakeFile]:
 class Shared:
     """The requests that the cache can answer, in whole or in part, by texts of the same prompt and settings."""
 
-    whole: Mapping[str, dict[str, Any]]
+    whole: Mapping[str, Answer]
     """Answers by request id, cut from longer ones."""
     heads: Mapping[str, Answer]
     """The first texts by request id, if there are fewer than asked for."""
@@ -406,7 +401,7 @@ def shared_texts(cache: ResponseCache, requests: Mapping[str, Request]) -> Share
             counts = range(1, settings.num_samples + _MOST_MORE)
             others[name] = ids_by_count(request, (count for count in counts if count != settings.num_samples))
     found = cache.find({other for each in others.values() for other in each.values()})
-    whole: dict[str, dict[str, Any]] = {}
+    whole: dict[str, Answer] = {}
     heads: dict[str, Answer] = {}
     rests: dict[str, Request] = {}
     for name, request in requests.items():
@@ -424,7 +419,7 @@ def shared_texts(cache: ResponseCache, requests: Mapping[str, Request]) -> Share
     return Shared(whole=whole, heads=heads, rests=rests)
 
 
-def joined(name: str, head: Answer, rest: Answer) -> dict[str, Any]:
+def joined(name: str, head: Answer, rest: Answer) -> Answer:
     """The answer to a request, joined from its first texts and the rest. An error of the rest is the error of the whole."""
     if rest["error"] is not None:
         return {**rest, "request_id": name}
@@ -435,25 +430,27 @@ def joined(name: str, head: Answer, rest: Answer) -> dict[str, Any]:
     if head.get("attempts"):  # a server counts the prompts of all calls
         figures["prompt_tokens"] = _sum(head["prompt_tokens"], rest["prompt_tokens"])
     escaped = bool(head["text_is_escaped"] or rest["text_is_escaped"])
-    return {**head, **shown, **figures, "text_is_escaped": escaped, "request_id": name, "retryable": rest.get("retryable", False)}
+    joint = {**head, **shown, **figures, "text_is_escaped": escaped, "request_id": name, "retryable": rest.get("retryable", False)}
+    return cast(Answer, joint)
 
 
-def _cut(answer: Answer, name: str, count: int) -> dict[str, Any]:
-    share = count / len(answer["text"])
-    lists = {column: answer[column][:count] for column in _OF_EACH_TEXT if answer.get(column) is not None}
-    figures: dict[str, Any] = {column: answer[column] * share for column in _SUMS if answer.get(column) is not None}
-    if answer.get("attempts"):
-        figures["prompt_tokens"] = None if answer["prompt_tokens"] is None else answer["prompt_tokens"] * share
+def _cut(answer: Answer, name: str, count: int) -> Answer:
+    row: dict[str, Any] = {**answer}
+    share = count / len(row["text"])
+    lists = {column: row[column][:count] for column in _OF_EACH_TEXT if row.get(column) is not None}
+    figures: dict[str, Any] = {column: row[column] * share for column in _SUMS if row.get(column) is not None}
+    if row.get("attempts"):
+        figures["prompt_tokens"] = None if row["prompt_tokens"] is None else row["prompt_tokens"] * share
     if lists.get("output_token_ids"):
         figures["output_tokens"] = sum(map(len, lists["output_token_ids"]))
-    whole = {column: round(value) if isinstance(answer[column], int) and value is not None else value for column, value in figures.items()}
-    return {**answer, **lists, **whole, "request_id": name}
+    whole = {column: round(value) if isinstance(row[column], int) and value is not None else value for column, value in figures.items()}
+    return cast(Answer, {**row, **lists, **whole, "request_id": name})
 
 
-def _listed(answer: Answer, column: str, count: int) -> list[Any]:
-    values: Sequence[Any] | None = answer.get(column)
+def _listed(answer: Mapping[str, object], column: str, count: int) -> list[Any]:
+    values = cast("Sequence[Any] | None", answer.get(column))
     return [None] * count if values is None or len(values) != count else list(values)
 
 
-def _sum(one: float | None, other: float | None) -> float | None:
+def _sum(one: Any, other: Any) -> float | None:
     return None if one is None or other is None else one + other

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from eval_dagster.errors import LakeError, RequirementError
 from eval_dagster.lake.files import Lake, LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
+from eval_dagster.lake.tables.columns import AnswerRow, ResponseRow, ScoreRow
 from eval_dagster.project import Project, TaskClass
 from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
 from eval_dagster.texts.figures import counted
@@ -34,7 +35,7 @@ _COLUMNS = {"answering_models": "served_model", "server_states": "server_fingerp
 _NAMES = {"answering_models": "models", "server_states": "states of the server"}
 
 
-def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str | None:
+def answer_text(response: ResponseRow, choices: list[str] | None) -> str | None:
     """The answer of a model: its first text, or the choice with the highest log-probability. None if there is neither.
 
     `response` has the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`; `choices` are the prompt's.
@@ -55,7 +56,7 @@ def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, head
     }
     columns = ["sample_id", "text", "text_post_processed", "choice_logprobs"]
     answered = {row["sample_id"]: row for row in read_head(outputs.path, _SAMPLES, columns)}
-    scored: dict[str, Mapping[str, Any]] = {}
+    scored: dict[str, ScoreRow] = {}
     for row in read_head(scores.path, _SAMPLES * _MOST_METRICS, ["sample_id", "metric", "value", "error"]):
         if row["metric"] == headline or row["metric"].startswith(f"{headline}/"):
             scored.setdefault(row["sample_id"], row)
@@ -149,7 +150,7 @@ def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:
     return f"{partition_key(eval_name, model)}: {which} an error and no score: {reasons}"
 
 
-def mixed_counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def mixed_counts(rows: Iterable[AnswerRow]) -> dict[str, float]:
     """How many models and how many states of a server gave the rows of `responses`. A single one is left out."""
     rows = list(rows)
     seen = {name: {row.get(column) for row in rows} - {None} for name, column in _COLUMNS.items()}
@@ -257,7 +258,7 @@ class Partition:
         """The time of the next file of a stage."""
         return self.project.lake.next_time(STAGES[stage], self.eval_name, self.model)
 
-    def write(self, stage: str, rows: Sequence[Mapping[str, Any]], info: FileInfo) -> LakeFile:
+    def write(self, stage: str, rows: Sequence[Mapping[str, object]], info: FileInfo) -> LakeFile:
         """Write the rows of a stage as its current file."""
         table = STAGES[stage]
         return self.project.lake.write(table, table_of(table, rows), eval_name=self.eval_name, model=self.model, info=info)

@@ -1,11 +1,11 @@
 """Stage `rendered_prompts`: the exact prompts that a model gets for the samples of an eval."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from eval_dagster.errors import DataError, WholeEvalError
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
+from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
@@ -60,7 +60,7 @@ def materialize_prompts(partition: Partition) -> StageResult:
                 "choices": sum(len(row["choices"] or ()) for row in rows),
                 "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
                 **({"retryable_errors": count} if (count := sum(prompt.is_retryable for prompt in prompts)) else {}),
-                **({"merged_system_messages": count} if (count := sum(row["is_system_merged"] for row in rows)) else {}),
+                **({"merged_system_messages": count} if (count := sum(bool(row["is_system_merged"]) for row in rows)) else {}),
                 **({"repeated_names": count} if (count := len(_by_name(_named(rows)))) else {}),
             },
             made_of=plan.made_of,
@@ -175,7 +175,7 @@ def render_samples(
     return rendered
 
 
-def prompt_rows(partition: Partition, prompts: Sequence[RenderedPrompt]) -> tuple[list[dict[str, Any]], AskedPrompts]:
+def prompt_rows(partition: Partition, prompts: Sequence[RenderedPrompt]) -> tuple[list[PromptRow], AskedPrompts]:
     """Prompts as rows of `prompts`, with their version."""
     version = stable_hash(
         [
@@ -215,5 +215,5 @@ def _by_name(named: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
     return {name: list(ids) for name, ids in found.items() if len(ids) > 1}
 
 
-def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, str]]:
+def _named(rows: Iterable[PromptRow]) -> Iterator[tuple[str | None, str]]:
     return ((row["sample_name"], row["source_id"]) for row in rows)

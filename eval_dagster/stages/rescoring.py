@@ -14,6 +14,7 @@ from eval_dagster.errors import EvalDagsterError, LakeError, ModelError
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.lake.tables.columns import ResponseRow, ScoreRow
 from eval_dagster.lake.tables.rows import prompt_of, request_of, response_of, sample_of, score_row
 from eval_dagster.models.base import VaryingHandle
 from eval_dagster.progress.reporting import current_reporter
@@ -91,7 +92,7 @@ def ask_again(partition: Partition, result: LakeFile, rows: Collection[str]) -> 
     require_execution(project, eval_name)
     task = partition.task(num_fewshot=project.num_fewshot(eval_name))
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
-    scores: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    scores: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
     with allowed_execution(project):
         for prompt, score in scores_of(task, samples, iter(answered), asked_types(prompts)):
             item = score.item if isinstance(score, ItemScore) else None
@@ -104,7 +105,7 @@ class OldAnswers:
     """The answers of a result, current or past, with its prompts."""
 
     prompts: LakeFile
-    responses: Mapping[str, Mapping[str, Any]]
+    responses: Mapping[str, ResponseRow]
     """The rows of `responses` by sample."""
     samples: Mapping[str, Sample]
     """The rows of the dataset by id."""
@@ -132,7 +133,7 @@ def find_answers(partition: Partition, inputs: Mapping[str, str]) -> OldAnswers:
         rows = [] if outputs is None else read_rows(outputs.path)
     except LakeError:
         rows = []
-    responses: dict[str, Mapping[str, Any]] = {row["sample_id"]: row for row in rows}
+    responses: dict[str, ResponseRow] = {row["sample_id"]: row for row in rows}
     if not responses:
         asked = [row for row in read_rows(prompts.path) if row["error"] is None]
         known = ResponseCache(lake, inputs["model"]).find({row["request_id"] for row in asked})
@@ -142,7 +143,7 @@ def find_answers(partition: Partition, inputs: Mapping[str, str]) -> OldAnswers:
     return OldAnswers(prompts=prompts, responses=responses, samples={each.sample_id: each for each in samples})
 
 
-def score_again(partition: Partition, answers: OldAnswers) -> list[dict[str, Any]]:
+def score_again(partition: Partition, answers: OldAnswers) -> list[ScoreRow]:
     """The rows of `scores` for older answers, by the current metrics. If a metric refuses an answer, its sample has an error.
 
     Raises:

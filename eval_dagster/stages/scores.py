@@ -13,6 +13,7 @@ import numpy as np
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError, described
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, read_rows
+from eval_dagster.lake.tables.columns import ScoreRow
 from eval_dagster.lake.tables.rows import prompt_of, response_of, score_row
 from eval_dagster.metrics.base import (
     AnswerMetric,
@@ -219,7 +220,7 @@ def scoring_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
     return {"task": definition_version(task), "code": code_version(_score_rows)}
 
 
-def content_version(rows: Sequence[Mapping[str, Any]]) -> str:
+def content_version(rows: Sequence[Mapping[str, object]]) -> str:
     """The version of rows of `scores`."""
     return stable_hash([[row[name] for name in _CONTENT] for row in rows])
 
@@ -353,7 +354,11 @@ def statistic_names(metric: type[CorpusMetric]) -> list[str]:
     return [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
 
 
-def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> Iterator[dict[str, Any]]:
+class _ScoreOfRun(ScoreRow):
+    retryable: bool
+
+
+def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> Iterator[_ScoreOfRun]:
     """The rows of `scores`, each with `retryable`, which is counted but not a column."""
     project, eval_name = partition.project, partition.eval_name
     task = partition.task(num_fewshot=project.num_fewshot(eval_name))

@@ -25,14 +25,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.answers.journal import lines_of_rows, rows_of_lines
 from eval_dagster.lake.remote.store import Store, StoredObject
+from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.stores.locks import is_held, locked
 
-Rows = Mapping[str, Mapping[str, Any]]
+Rows = Mapping[str, Answer]
 """Rows of the response cache by request id."""
 BEAT_S = 10.0
 """Seconds between two writes of a claim."""
@@ -68,7 +68,7 @@ class Claim:
     """The claims on the remaining requests."""
     is_lost: Callable[[], bool] = lambda: False
     """Whether others may have taken the requests because this process was silent for too long."""
-    back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None
+    back_up: Callable[[Iterable[Answer]], None] | None = None
     """Saves answers not yet in a file of the cache, for a process that takes over; replaces the last save. Null with journals."""
 
 
@@ -155,7 +155,7 @@ class StoreClaims:
 
     @contextmanager
     def claimed(
-        self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows], add: Callable[[Sequence[Mapping[str, Any]]], None]
+        self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows], add: Callable[[Sequence[Answer]], None]
     ) -> Iterator[Claim]:
         """Claim the wanted requests that are neither answered nor claimed, for the duration of the block.
 
@@ -209,7 +209,7 @@ class StoreClaims:
                 self._store.delete(each)
         return beat
 
-    def _others(self, listed: dict[str, StoredObject], wanted: Set[str], add: Callable[[Sequence[Mapping[str, Any]]], None]) -> list[Other]:
+    def _others(self, listed: dict[str, StoredObject], wanted: Set[str], add: Callable[[Sequence[Answer]], None]) -> list[Other]:
         """The claims that are held. Ends the claims of dead machines and stores their answers."""
         found: list[Other] = []
         tokens: set[str] = set()
@@ -280,7 +280,7 @@ class _Beat:
         """Whether the claim was silent for so long that others may have taken its requests."""
         return self._is_lost
 
-    def back_up(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def back_up(self, rows: Iterable[Answer]) -> None:
         """Save answers in place of the last save, if the store answers."""
         with contextlib.suppress(EvalDagsterError):
             self._store.replace(self._backup, lines_of_rows(rows))

@@ -7,9 +7,11 @@ without a lock tells other processes to store its answers.
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+from eval_dagster.lake.tables.columns import Answer
 
 SUFFIX = ".journal"
 _UNNAMED = ".tmp"
@@ -27,7 +29,7 @@ class Journal:
         self._path = folder
         self._ended: list[tuple[Path, IO[bytes]]] = []
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Answer) -> None:
         """Write an answer."""
         while self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +80,7 @@ def remove_unnamed(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def journal_rows(path: Path) -> Iterator[dict[str, Any]]:
+def journal_rows(path: Path) -> Iterator[Answer]:
     """The answers of a journal. Skips a line cut by a crash, so its request is sent again."""
     try:
         yield from rows_of_lines(path.read_bytes())
@@ -86,12 +88,12 @@ def journal_rows(path: Path) -> Iterator[dict[str, Any]]:
         return
 
 
-def lines_of_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
+def lines_of_rows(rows: Iterable[Answer]) -> bytes:
     """Answers as the lines of a journal."""
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def rows_of_lines(content: bytes) -> Iterator[dict[str, Any]]:
+def rows_of_lines(content: bytes) -> Iterator[Answer]:
     """The answers in a journal's lines. Skips a line that was cut."""
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError):

@@ -8,12 +8,12 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import duckdb
 import pyarrow as pa
@@ -26,6 +26,7 @@ from eval_dagster.lake.catalog.catalog import rows_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.damage import damage_named, damages_of, require_sound
 from eval_dagster.lake.format.parquet_files import is_listed, new_name
+from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.lake.tables.rows import to_table
 from eval_dagster.lake.tables.schemas import RESPONSE_CACHE
 
@@ -62,7 +63,7 @@ class ResponseCache:
         lake = self._lake
         return None if lake.mirror is None else StoreClaims(lake.mirror.store, self._model_version, lake.home)
 
-    def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    def find(self, request_ids: Collection[str]) -> dict[str, Answer]:
         """The stored rows of the requests, by request id. Raises `LakeError` if a file of the cache is damaged."""
         if not request_ids:
             return {}
@@ -101,7 +102,7 @@ class ResponseCache:
                     path.unlink(missing_ok=True)
         remove_unnamed(self.folder)
 
-    def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
+    def add(self, rows: Iterable[Answer], run_id: str) -> None:
         """Write answers to a new file."""
         self._lake.add(self.folder / new_name(run_id), to_table(list(rows), RESPONSE_CACHE))
 
@@ -139,13 +140,13 @@ class ResponseFlusher:
         cache: ResponseCache,
         run_id: str,
         every_s: float = FLUSH_S,
-        back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None,
+        back_up: Callable[[Iterable[Answer]], None] | None = None,
     ) -> None:
         """Set the destination and the interval. If journals are local to this machine, `back_up` saves the answers not yet flushed."""
         self._cache = cache
         self._run_id = run_id
         self._every_s = every_s
-        self._rows: list[Mapping[str, Any]] = []
+        self._rows: list[Answer] = []
         self._journal = Journal(cache.folder, Path(new_name(run_id)).stem)
         self._back_up = back_up
         self._problem: Exception | None = None
@@ -168,7 +169,7 @@ class ResponseFlusher:
         finally:
             self._journal.close()
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Answer) -> None:
         """Add an answer. Raises the error of the last flush, such as a full disk, because later answers could not be stored either."""
         if self._problem is not None:
             raise self._problem

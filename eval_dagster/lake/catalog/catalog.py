@@ -169,7 +169,7 @@ def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = Non
         raise LakeError(f"{path} cannot be queried ({plain(error)}); delete it: the next command makes it again from the lake") from error
 
 
-def rows_of(result: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+def rows_of(result: duckdb.DuckDBPyConnection) -> list[Any]:
     """All rows of an executed query, by column name."""
     names = [column[0] for column in result.description or ()]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]

@@ -156,14 +156,14 @@ def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expre
         return pq.read_table(path, columns=kept, filters=where, partitioning=None)
 
 
-def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[dict[str, Any]]:
+def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[Any]:
     """Read a file, or the rows selected by `where`, as dictionaries. Raises LakeError if it is damaged."""
     table = read_table(path, columns, where)
     with damage_named(path):
         return _rows_of(table)
 
 
-def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, Any]]:
+def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:
     """Read the first rows of a file. Raises LakeError if it is damaged."""
     require_sound(path)
     with damage_named(path):
@@ -172,7 +172,7 @@ def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, 
         return _rows_of(first) if first is not None else []
 
 
-def _rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+def _rows_of(table: pa.Table | pa.RecordBatch) -> list[Any]:
     """A table as rows. Arrow's own conversion of times imports pandas, which takes longer than most commands need to read their rows."""
     columns: list[list[Any]] = []
     for column in table.columns:

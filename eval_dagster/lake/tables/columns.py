@@ -6,7 +6,7 @@ columns such as `eval` have their meaning in the reference page alone.
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 import pyarrow as pa
 
@@ -61,7 +61,7 @@ class PromptRow(TypedDict):
     """Texts of the choices. Null for a completion."""
     gold: list[str]
     """The correct answers."""
-    gold_is_list: bool
+    gold_is_list: bool | None
     """Whether the task gave a list of correct answers."""
     gold_index: list[Int32]
     """Positions of the correct choices, from 0."""
@@ -146,15 +146,15 @@ class AnswerColumns(TypedDict):
     """The name of the model in the answer of a server."""
     server_fingerprint: str | None
     """The `system_fingerprint` in the answer of a server."""
-    server_finish_reason: list[str | None] | None
+    server_finish_reason: NotRequired[list[str | None] | None]
     """The words of a server for the end of each text, as they came. Null for other models, and for answers of earlier versions."""
-    worker: str | None
+    worker: NotRequired[str | None]
     """The node and the process that computed the answer, where a model computes on several; null for one process."""
-    worker_s: float | None
+    worker_s: NotRequired[float | None]
     """Seconds of the worker since its previous answer, when the answer was computed. Their sum is the time in which workers were busy; the
     first answer of a batch has the time of the batch. Null if not known, as of a served model.
     """
-    gpu_s: float | None
+    gpu_s: NotRequired[float | None]
     """`worker_s` times the number of GPUs that the worker uses: 0 without one; null if `worker_s` is null."""
     model_version: str
     """Version of model and engine."""
@@ -175,12 +175,19 @@ class _OfSample(TypedDict):
     sample_id: str
 
 
+class Answer(AnswerRow):
+    """An answer in memory."""
+
+    retryable: NotRequired[bool]
+    """Whether the next run asks again. Such answers are not stored."""
+
+
 class ResponseRow(_OfSample, _Requested, AnswerColumns):
     """A response of a model to the request of a sample."""
 
     text_post_processed: list[str] | None
     """Texts after the reasoning was split off and the task post-processed them."""
-    reasoning: list[str | None] | None
+    reasoning: list[str | None]
     """Reasoning of each text, between the model's reasoning tags. Null if there is none."""
     retryable: bool
     """Whether the next run asks again."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from eval_dagster.lake.tables.columns import AnswerRow, PromptRow, ResponseRow, SampleRow, ScoreRow
 from eval_dagster.records import (
     DatasetSource,
     GenerationSettings,
@@ -31,11 +32,16 @@ def fields_in(row: Mapping[str, Any], record: type) -> dict[str, Any]:
     return {field.name: row[field.name] for field in fields(record) if field.name in row}
 
 
-def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: str) -> dict[str, Any]:
+def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: str) -> SampleRow:
     """A sample as a row of `samples`; `version` is the snapshot's version."""
     return {
-        **vars(sample),
         "eval": eval_name,
+        "sample_id": sample.sample_id,
+        "content_id": sample.content_id,
+        "subject": sample.subject,
+        "split": sample.split,
+        "row_index": sample.row_index,
+        "sample_name": sample.sample_name,
         "row": json.dumps(sample.row, ensure_ascii=False),
         "dataset_path": source.path,
         "dataset_revision": source.revision,
@@ -43,12 +49,12 @@ def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: s
     }
 
 
-def sample_of(row: Mapping[str, Any]) -> Sample:
+def sample_of(row: SampleRow) -> Sample:
     """The sample of a row of `samples`."""
     return Sample(**{**fields_in(row, Sample), "row": json.loads(row["row"])})
 
 
-def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, version: str) -> dict[str, Any]:
+def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, version: str) -> PromptRow:
     """A prompt as a row of `prompts`; `version` covers all prompts of the eval and the model."""
     request = prompt.request
     return {
@@ -83,7 +89,7 @@ def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: 
     }
 
 
-def prompt_of(row: Mapping[str, Any]) -> RenderedPrompt:
+def prompt_of(row: PromptRow) -> RenderedPrompt:
     """The prompt of a row of `prompts`."""
     return RenderedPrompt(
         sample_id=row["sample_id"],
@@ -104,7 +110,7 @@ def prompt_of(row: Mapping[str, Any]) -> RenderedPrompt:
     )
 
 
-def request_of(row: Mapping[str, Any]) -> Request:
+def request_of(row: PromptRow) -> Request:
     """The request of a row of `prompts`."""
     return Request(
         request_id=row["request_id"],
@@ -116,7 +122,7 @@ def request_of(row: Mapping[str, Any]) -> Request:
         unconditioned_prompt=row["unconditioned_prompt"],
         use_logits=row["use_logits"],
         images=tuple(row["images"] or ()),
-        messages=_messages_of(row["sent_messages"]) if row.get("sent_messages") else None,
+        messages=_messages_of(sent) if (sent := row.get("sent_messages")) else None,
         tools=tuple(row.get("tools") or ()),
     )
 
@@ -134,7 +140,7 @@ def _settings_of(stored: Mapping[str, Any]) -> GenerationSettings:
     return GenerationSettings(**{**stored, "stop_sequences": tuple(stored["stop_sequences"]), "grammar": grammar})
 
 
-def response_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
+def response_row(request_id: str, response: ModelResponse, model_version: str) -> AnswerRow:
     """A response as a row of the response cache. With eval, model, sample and the split texts, it becomes a row of `responses`."""
     report = response.report
     return {
@@ -142,7 +148,7 @@ def response_row(request_id: str, response: ModelResponse, model_version: str) -
         # A server can answer with half of a character, which no file can hold. The stored text is the scored text.
         "text": [storable(text) for text in response.text],
         "text_is_escaped": not all(map(is_storable, response.text)),
-        "input": response.input if response.truncated_tokens_count else None,
+        "input": response.input if response.truncated_tokens_count and isinstance(response.input, str) else None,
         "choice_logprobs": list(response.choice_logprobs),
         "choice_token_logprobs": [list(values) for values in response.token_logprobs],
         "choice_is_greedy": list(response.argmax_logits_eq_gold),
@@ -158,18 +164,18 @@ def response_row(request_id: str, response: ModelResponse, model_version: str) -
         "latency_s": response.latency_s,
         "server_reasoning": [text and storable(text) for text in response.reasonings] or None,
         "tool_calls": [list(calls) for calls in response.tool_calls] or None,
-        "cached_tokens": report and report.cached_tokens,
-        "reasoning_tokens": report and report.reasoning_tokens,
-        "cost": report and report.cost,
-        "attempts": report and report.attempts,
-        "served_model": report and report.model,
-        "server_fingerprint": report and report.fingerprint,
+        "cached_tokens": report.cached_tokens if report else None,
+        "reasoning_tokens": report.reasoning_tokens if report else None,
+        "cost": report.cost if report else None,
+        "attempts": report.attempts if report else None,
+        "served_model": report.model if report else None,
+        "server_fingerprint": report.fingerprint if report else None,
         "model_version": model_version,
         "error": response.error,
     }
 
 
-def answer_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
+def answer_row(request_id: str, response: ModelResponse, model_version: str) -> AnswerRow:
     """An answer as a row of the response cache, with its workers and their seconds.
 
     The version of the stage `model_outputs` covers `response_row`, but not the workers and their seconds.
@@ -179,11 +185,11 @@ def answer_row(request_id: str, response: ModelResponse, model_version: str) -> 
         "worker": response.worker,
         "worker_s": response.worker_s,
         "gpu_s": response.gpu_s,
-        "server_finish_reason": response.report and (list(response.report.finish_reasons) or None),
+        "server_finish_reason": (list(response.report.finish_reasons) or None) if response.report else None,
     }
 
 
-def response_of(row: Mapping[str, Any]) -> ModelResponse:
+def response_of(row: ResponseRow) -> ModelResponse:
     """The response of a row of `responses`. A perplexity has one log-probability, for the whole text."""
     return ModelResponse(
         input=row["input"],
@@ -207,7 +213,7 @@ def response_of(row: Mapping[str, Any]) -> ModelResponse:
     )
 
 
-def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, score: Score) -> dict[str, Any]:
+def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, score: Score) -> ScoreRow:
     """A score of a prompt as a row of `scores`; `cluster` names the samples that belong together."""
     return {
         "eval": eval_name,
@@ -233,7 +239,7 @@ def _explanation(score: Score) -> str | None:
     return json.dumps({kind: _storable(texts) for kind, texts in score.explanation.items()}, ensure_ascii=False)
 
 
-def to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+def to_table(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
     """Rows as an Arrow table. A lone surrogate, which UTF-8 cannot hold, becomes an escape such as `\\ud83d`."""
     try:
         return pa.Table.from_pylist(list(rows), schema=schema)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pyarrow as pa
 
@@ -68,7 +68,7 @@ def _arrow_type(hint: Any) -> pa.DataType:
     origin, arguments = get_origin(hint), [each for each in get_args(hint) if each is not type(None)]
     if origin is Annotated:
         return arguments[1]
-    if origin in (Union, types.UnionType):
+    if origin in (Union, types.UnionType, NotRequired):
         return _arrow_type(arguments[0])
     if origin is Literal or (isinstance(hint, type) and issubclass(hint, StrEnum)):
         return pa.string()
