@@ -10,7 +10,7 @@ from eval_dagster.cli.console import errors, out, print_next, print_table, say
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog.verification import Verifiable, Verified, verifiable, verify
 from eval_dagster.lake.files import trial_lake
-from eval_dagster.models.transformers.weights.converted import converted_folders, damage
+from eval_dagster.models.transformers.weights.gguf import converted_folders, damage
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.project import Project
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eval_dagster.models.transformers.weights.digests import Digests
+from eval_dagster.models.transformers.weights.checkpoint import Digests
 from eval_dagster.models.transformers.weights.gguf import GGUFCheckpoint
 from servers.processes import RunningServer, running_server
 

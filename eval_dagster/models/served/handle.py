@@ -22,7 +22,7 @@ from eval_dagster.models.served.scoring.tokenizer_check import require_same_toke
 from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
 from eval_dagster.models.served.spend import CappedClient, Spend
 from eval_dagster.models.served.watch import Epoch, is_chat, minute
-from eval_dagster.models.transformers.weights.tokenizer_files import open_tokenizer
+from eval_dagster.models.transformers.weights.sources import open_tokenizer
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.stores.whole_files import replaced

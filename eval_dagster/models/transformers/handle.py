@@ -148,7 +148,7 @@ class TransformersHandle:
         self.check()
         with current_reporter().track("import torch and transformers", total=1, unit="package") as advance:
             from eval_dagster.models.transformers.model import load_model
-            from eval_dagster.models.transformers.network.free_memory import release_memory
+            from eval_dagster.models.transformers.network.resources import release_memory
 
             advance()
         # Networks of some architectures refer to themselves, so that without this the weights of the last model would stay in memory.

@@ -11,13 +11,12 @@ from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.encoding.vision import ProcessorCodec
 from eval_dagster.models.transformers.generation.engine import GenerationEngine
 from eval_dagster.models.transformers.network.batching import BatchRunner
-from eval_dagster.models.transformers.network.cpu_threads import set_threads
 from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.transformers.network.packed_linear import pack_linears
-from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
-from eval_dagster.models.transformers.scoring.jobs import choices_job, perplexity_job
-from eval_dagster.models.transformers.scoring.piece_limits import piece_limits
-from eval_dagster.models.transformers.weights.context import LENGTH_NAMES
+from eval_dagster.models.transformers.network.resources import set_threads
+from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob, choices_job, perplexity_job
+from eval_dagster.models.transformers.scoring.prefix_tree import piece_limits
+from eval_dagster.models.transformers.weights.checkpoint import LENGTH_NAMES
 from eval_dagster.models.transformers.weights.loading import load_network
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.progress.reporting import current_reporter

@@ -6,7 +6,7 @@ from typing import Any
 
 from eval_dagster.config.models import FolderSource, HubSource
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
-from eval_dagster.models.transformers.weights.digests import Digests
+from eval_dagster.models.transformers.weights.checkpoint import Digests
 
 _CONFIG = "adapter_config.json"
 _FILES = (_CONFIG, "adapter_model.safetensors")

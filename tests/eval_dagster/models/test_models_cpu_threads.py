@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval_dagster.models.transformers.network import control_groups, cpu_threads
-from eval_dagster.models.transformers.network.cpu_threads import available_cores, best_count, busy_neighbours, cpu_quota, set_threads
+from eval_dagster.models.transformers.network import resources
+from eval_dagster.models.transformers.network.resources import available_cores, best_count, busy_neighbours, cpu_quota, set_threads
 
 
 @pytest.fixture
 def torch_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    monkeypatch.setattr(cpu_threads, "_replaced", {})
+    monkeypatch.setattr(resources, "_replaced", {})
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -61,27 +61,27 @@ def test_the_quota_of_a_container_is_read(
     for name, text in files.items():
         (tmp_path / folder / name).write_text(f"{text}\n")
     (tmp_path / "own").write_text(f"7:pids:/\n{line}\n")
-    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
+    monkeypatch.setattr(resources, "_OWN_GROUPS", tmp_path / "own")
     assert cpu_quota() == quota
 
 
 @pytest.mark.usefixtures("torch_as_it_was")
 def test_a_quota_sets_the_threads_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(4)
-    monkeypatch.setattr(cpu_threads, "available_cores", lambda: 4)
-    monkeypatch.setattr(cpu_threads, "busy_neighbours", lambda: 0.0)
+    monkeypatch.setattr(resources, "available_cores", lambda: 4)
+    monkeypatch.setattr(resources, "busy_neighbours", lambda: 0.0)
     for quota, count in ((1.5, 2), (0.2, 1), (3.0, 3), (None, 4)):
-        monkeypatch.setattr(cpu_threads, "cpu_quota", lambda quota=quota: quota)
+        monkeypatch.setattr(resources, "cpu_quota", lambda quota=quota: quota)
         set_threads()
         assert torch.get_num_threads() == count, "of the threads that torch had at first, whatever was set since"
 
 
 @pytest.mark.usefixtures("torch_as_it_was")
 def test_a_number_that_the_user_chose_is_not_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_threads, "available_cores", lambda: 8)
-    monkeypatch.setattr(cpu_threads, "busy_neighbours", lambda: 0.0)
-    monkeypatch.setattr(cpu_threads, "cpu_quota", lambda: None)
+    monkeypatch.setattr(resources, "available_cores", lambda: 8)
+    monkeypatch.setattr(resources, "busy_neighbours", lambda: 0.0)
+    monkeypatch.setattr(resources, "cpu_quota", lambda: None)
     torch.set_num_threads(2)
     set_threads()
     assert torch.get_num_threads() == 2
@@ -89,7 +89,7 @@ def test_a_number_that_the_user_chose_is_not_raised(monkeypatch: pytest.MonkeyPa
     set_threads()
     assert torch.get_num_threads() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setattr(cpu_threads, "cpu_quota", lambda: 0.5)
+    monkeypatch.setattr(resources, "cpu_quota", lambda: 0.5)
     torch.set_num_threads(3)
     set_threads()
     assert torch.get_num_threads() == 3
@@ -110,7 +110,7 @@ def test_two_threads_on_one_core_are_one(tmp_path: Path, monkeypatch: pytest.Mon
     for cpu, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
         (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(f"{siblings}\n")
-    monkeypatch.setattr(cpu_threads, "_CPUS", tmp_path)
+    monkeypatch.setattr(resources, "_CPUS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     assert available_cores() == 2
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2})

@@ -11,8 +11,7 @@ import torch
 from tiny_models import tiny_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from eval_dagster.models.transformers.encoding.prefixes import by_prefix
-from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.transformers.encoding.tokenization import Codec, by_prefix
 from eval_dagster.models.transformers.generation import engine as generation
 from eval_dagster.models.transformers.generation import row_network
 from eval_dagster.models.transformers.generation.engine import GenerationEngine

@@ -8,11 +8,10 @@ import tiny_architectures
 import torch
 from transformers import LlamaConfig
 
-from eval_dagster.models.transformers.network import control_groups
-from eval_dagster.models.transformers.network.free_memory import free_memory, release_memory
-from eval_dagster.models.transformers.scoring import piece_limits as memory
-from eval_dagster.models.transformers.scoring.piece_limits import piece_limits, token_bytes
-from eval_dagster.models.transformers.scoring.prefix_tree import LEAST_TOKENS, PieceLimits, PrefixTree
+from eval_dagster.models.transformers.network import resources
+from eval_dagster.models.transformers.network.resources import free_memory, release_memory
+from eval_dagster.models.transformers.scoring import prefix_tree
+from eval_dagster.models.transformers.scoring.prefix_tree import LEAST_TOKENS, PieceLimits, PrefixTree, piece_limits, token_bytes
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 
 GIB = 2**30
@@ -28,7 +27,7 @@ def test_plenty_of_memory_gives_the_most_useful_size_and_little_gives_less(monke
     network = tiny_architectures.network("llama")
     found = []
     for free in (64 * GIB, 2**21, 2**20, 2**10):
-        monkeypatch.setattr(memory, "free_memory", lambda device, free=free: free)
+        monkeypatch.setattr(prefix_tree, "free_memory", lambda device, free=free: free)
         found.append(piece_limits(network, "cpu"))
     assert (found[0].tokens, found[0].chain) == (512, 1024)
     assert [limits.tokens for limits in found[1:]] == [limits.chain for limits in found[1:]]
@@ -42,7 +41,7 @@ def test_on_a_gpu_the_mask_counts(cell_bytes: int, most: int, monkeypatch: pytes
     network = tiny_architectures.network("llama")
     found = []
     for free in (64 * GIB, GIB, GIB // 4):
-        monkeypatch.setattr(memory, "free_memory", lambda device, free=free: free)
+        monkeypatch.setattr(prefix_tree, "free_memory", lambda device, free=free: free)
         limits = piece_limits(network, "cuda", cell_bytes=cell_bytes, most=most)
         found.append(limits.wide(0))
         for base in (0, 1000, 100_000):
@@ -135,8 +134,8 @@ def test_no_more_is_free_than_the_limit_of_a_container_leaves(
         (place / "memory.stat").write_text(f"anon 30000\n{read_files} 20000\n")
 
     (tmp_path / "own").write_text(f"7:pids:/\n{line}\n")
-    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
-    monkeypatch.setattr(control_groups, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
+    monkeypatch.setattr(resources, "_OWN_GROUPS", tmp_path / "own")
     plenty = free_memory("cpu")
     limit("pod/container", unlimited)
     assert plenty > 2**20, "a group without a file says nothing"

@@ -16,10 +16,9 @@ from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
-from eval_dagster.models.transformers.network import free_memory
-from eval_dagster.models.transformers.network.architecture import layer_windows
-from eval_dagster.models.transformers.network.rounding import rounding_tolerance
-from eval_dagster.models.transformers.scoring import piece_limits
+from eval_dagster.models.transformers.network import resources
+from eval_dagster.models.transformers.network.architecture import layer_windows, rounding_tolerance
+from eval_dagster.models.transformers.scoring import prefix_tree
 from eval_dagster.models.transformers.scoring.self_check import check_tree
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
@@ -152,7 +151,7 @@ class TestOnCudaAlone:
         handle = handle_on("cuda", home, batch_size=256)
         right = answers(handle.load(), questions())
         # The budget believes in plenty of memory, and the device has little more than the weights.
-        for module in (free_memory, piece_limits):
+        for module in (resources, prefix_tree):
             monkeypatch.setattr(module, "free_memory", lambda device: 64 * 2**30)
         model = handle.load()
         total = torch.cuda.get_device_properties(0).total_memory

@@ -11,7 +11,7 @@ import torch
 from tiny_models import CORPUS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eval_dagster.models.transformers.encoding.windows import rolling_windows
+from eval_dagster.models.transformers.encoding.tokenization import rolling_windows
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.scoring import engine as scoring

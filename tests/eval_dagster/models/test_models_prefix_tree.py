@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_dagster.models.transformers.encoding.prefixes import common_prefix
+from eval_dagster.models.transformers.encoding.tokenization import common_prefix
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 
 Tokens = tuple[int, ...]

@@ -24,9 +24,8 @@ from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.transformers.handle import TransformersHandle
-from eval_dagster.models.transformers.weights import digests as digests_module
-from eval_dagster.models.transformers.weights import gguf
-from eval_dagster.models.transformers.weights.digests import Digests
+from eval_dagster.models.transformers.weights import checkpoint, gguf
+from eval_dagster.models.transformers.weights.checkpoint import Digests
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.records import Message, Role
 
@@ -329,9 +328,9 @@ def test_chat_template(tmp_path: Path, tiny_folders: dict[str, Path], open_tiny:
 def test_digests_are_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"one")
-    monkeypatch.setattr(digests_module, "_SETTLED_S", -1.0)
+    monkeypatch.setattr(checkpoint, "_SETTLED_S", -1.0)
     first = Digests(tmp_path / "home" / "digests.json").of(file)
-    monkeypatch.setattr(digests_module, "file_hash", lambda path: "read again")
+    monkeypatch.setattr(checkpoint, "file_hash", lambda path: "read again")
     assert Digests(tmp_path / "home" / "digests.json").of(file) == first
     time.sleep(0.02)
     file.write_bytes(b"two")

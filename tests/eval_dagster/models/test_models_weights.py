@@ -20,8 +20,7 @@ from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.weights import gguf
-from eval_dagster.models.transformers.weights.sources import open_checkpoint
-from eval_dagster.models.transformers.weights.tokenizer_files import open_tokenizer
+from eval_dagster.models.transformers.weights.sources import open_checkpoint, open_tokenizer
 
 OpenTiny = Callable[..., TransformersHandle]
 

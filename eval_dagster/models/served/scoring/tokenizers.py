@@ -9,10 +9,8 @@ from eval_dagster.errors import ModelError
 from eval_dagster.models.served.calls.answers import BadAnswerError
 from eval_dagster.models.served.calls.client import Client
 from eval_dagster.models.transformers.encoding import chat_template
-from eval_dagster.models.transformers.encoding.tokenization import Codec, check_continuations, split_choices
-from eval_dagster.models.transformers.encoding.windows import rolling_windows
-from eval_dagster.models.transformers.weights.sources import require_packages
-from eval_dagster.models.transformers.weights.tokenizer_files import TokenizerFiles
+from eval_dagster.models.transformers.encoding.tokenization import Codec, check_continuations, rolling_windows, split_choices
+from eval_dagster.models.transformers.weights.sources import TokenizerFiles, require_packages
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message, Request
 from eval_dagster.versions.hashes import code_version, package_versions, stable_hash

@@ -1,14 +1,19 @@
-"""Encodes prompts and choices as tokens that fit the context, and decodes generated tokens."""
+"""Encodes prompts and choices as tokens that fit the context, decodes generated tokens, and cuts long texts into windows.
+
+It also orders prompts so that each shares the longest possible beginning with the last.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
 
 from eval_dagster.errors import ModelError, PromptTooLongError
 from eval_dagster.records import Request
 
 _TRUNCATION_ROOM = 256
 """New tokens for which a prompt is truncated if the request has no maximum."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,3 +180,55 @@ def check_continuations(request: Request, continuations: Sequence[Sequence[int]]
     for choice, continuation in zip(request.choices or (), continuations, strict=True):
         if not continuation:
             raise ModelError(f"The choice {choice!r} has no token of its own after this prompt, so it has no log-probability.")
+
+
+def rolling_windows(prefix: int, tokens: Sequence[int], length: int) -> tuple[Span, ...]:
+    """Cut a text into windows that score each of its tokens once, by the rule of lm-evaluation-harness.
+
+    A window has `length` tokens: as many as the model's context holds. The first one begins with `prefix`, the token before the text. Each
+    later one begins with the token before those that it scores, the last one with as many earlier tokens as fit.
+    """
+    windows = []
+    for start in range(0, len(tokens), length):
+        scored = tuple(tokens[start : start + length])
+        end = start + len(scored)
+        given = (prefix, *tokens[: end - 1]) if start == 0 else tuple(tokens[end - 1 - length : end - 1])
+        windows.append(Span(input=given, tokens=scored))
+    return tuple(windows)
+
+
+def by_prefix(items: Sequence[Item], tokens: Callable[[Item], Sequence[int]]) -> list[Item]:
+    """Order items as a walk through the tree of their tokens, with the longest branch first.
+
+    Then a cache of the previous item is enough to compute each node of the tree once, and neighbouring items have about the same length.
+    Items with equal tokens keep their order.
+    """
+    prompts = [tuple(tokens(item)) for item in items]
+    order = sorted(range(len(items)), key=prompts.__getitem__)
+    shared = [0, *(common_prefix(prompts[one], prompts[other]) for one, other in pairwise(order))]
+    lengths = [len(prompts[index]) for index in order]
+    ranges, walk = [range(len(order))] if items else [], list[int]()
+    while ranges:
+        part = ranges.pop()
+        if len(part) == 1:
+            walk.append(part.start)
+            continue
+        depth = min(shared[part.start + 1 : part.stop])
+        cuts = [part.start, *(place for place in part[1:] if shared[place] == depth), part.stop]
+        branches = [range(start, stop) for start, stop in pairwise(cuts)]
+        # A prompt that ends where the others branch comes before them, because it is computed on the way.
+        branches.sort(key=lambda branch: (lengths[branch.start] > depth, -max(lengths[place] for place in branch)))
+        ranges += reversed(branches)
+    return [items[order[place]] for place in walk]
+
+
+def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Tokens at the front of two sequences that are the same."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -8,15 +8,12 @@ from time import perf_counter
 
 import torch
 
-from eval_dagster.models.transformers.encoding.prefixes import by_prefix
-from eval_dagster.models.transformers.encoding.tokenization import Codec
-from eval_dagster.models.transformers.generation.grammar import GrammarRows
+from eval_dagster.models.transformers.encoding.tokenization import Codec, by_prefix
 from eval_dagster.models.transformers.generation.jobs import NOT_FINITE, RESERVE, Sample, Text, TextPlan, foreseen
-from eval_dagster.models.transformers.generation.logits_processors import GumbelNoise, warpers
+from eval_dagster.models.transformers.generation.logits_processors import GrammarRows, GumbelNoise, StopText, warpers
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
-from eval_dagster.models.transformers.generation.stopping import StopText
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, check_device, failure_of, is_out_of_memory
-from eval_dagster.models.transformers.network.free_memory import release_memory
+from eval_dagster.models.transformers.network.resources import release_memory
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,4 +1,7 @@
-"""Properties of a network: the windows of its layers, its longest constant length, its arguments, its logits at some positions."""
+"""Properties of a network: the windows of its layers, its longest constant length, its arguments, its logits at some positions.
+
+It also says which differences of log-probabilities rounding explains.
+"""
 
 import inspect
 from collections.abc import Mapping
@@ -11,6 +14,10 @@ _SLIDING = "sliding_attention"
 
 _LONG_ROPE = ("dynamic", "longrope")
 """Rotary embeddings that depend on the length of the whole sequence when it exceeds the length of the first training."""
+_TOLERANCE = 1e-4
+"""Difference of log-probabilities that rounding explains in float32."""
+_ROUNDINGS = 4
+"""The tolerance for types coarser than float32, in roundings of the greatest logit."""
 
 
 def layer_windows(config: Any) -> dict[str, int | None] | None:
@@ -52,3 +59,8 @@ def logits_at(network: Any, positions: torch.Tensor, **arguments: Any) -> torch.
         return kept
     logits: torch.Tensor = network(**arguments).logits
     return logits[:, positions]
+
+
+def rounding_tolerance(dtype: torch.dtype, greatest: float) -> float:
+    """Difference of log-probabilities that rounding explains in a network of a type, given the greatest of its logits."""
+    return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps * greatest)

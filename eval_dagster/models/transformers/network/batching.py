@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import torch
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.transformers.network.free_memory import release_memory
+from eval_dagster.models.transformers.network.resources import release_memory
 from eval_dagster.records import ModelResponse
 
 _LOG = logging.getLogger(__name__)

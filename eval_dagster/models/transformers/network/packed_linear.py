@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from eval_dagster.models.transformers.network.architecture import rounding_tolerance
 from eval_dagster.models.transformers.network.batching import failure_of
-from eval_dagster.models.transformers.network.rounding import rounding_tolerance
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from eval_dagster.errors import ModelError
+from eval_dagster.models.transformers.network.architecture import rounding_tolerance
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, failure_of, with_memory
-from eval_dagster.models.transformers.network.rounding import rounding_tolerance
-from eval_dagster.models.transformers.scoring.plain import PlainScorer
-from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
+from eval_dagster.models.transformers.scoring.plain import PlainScorer, PrefixScorer
 from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.models.transformers.scoring.spans import Outcomes, ScoredInput, SpanScore
 from eval_dagster.models.transformers.scoring.tree import TreeScorer

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 
 from eval_dagster.models.transformers.network.architecture import logits_at
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, check_device, is_out_of_memory
-from eval_dagster.models.transformers.network.free_memory import release_memory
+from eval_dagster.models.transformers.network.resources import release_memory
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, TokenScore, score_tokens, span_score
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention

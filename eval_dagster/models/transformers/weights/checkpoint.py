@@ -1,14 +1,27 @@
-"""A model's folder in the Hub's layout: its files, their completeness, and the hash of their content."""
+"""A model's folder in the Hub's layout: its files, their completeness, the hash of their content, and the length of the context.
+
+Large files are hashed once: a restart does not read gigabytes again. No weights are read for the length.
+"""
 
 import json
+import struct
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO
 
 from eval_dagster.errors import ModelNotFoundError
-from eval_dagster.models.transformers.weights.context import configured_length
-from eval_dagster.models.transformers.weights.digests import Digests
+from eval_dagster.stores.whole_files import replaced
+from eval_dagster.versions.hashes import file_hash
 
+LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
+"""What architectures call the tokens of their context."""
+
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+"""Types of values in the header of a GGUF file."""
 TOKENIZER_FILES = (
     "tokenizer*.json",
     "tokenizer.model",
@@ -26,16 +39,58 @@ TOKENIZER_FILES = (
     "sentencepiece*.model",
 )
 """Patterns of the files that turn text into tokens and messages into text."""
-
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
 """Names of the files that configure how a vision-language model reads images."""
-
 TEMPLATE_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES)
 MODEL_FILES = (*TEMPLATE_FILES, "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 """Patterns of all files that are downloaded, loaded and hashed, beside the weights in subfolders that an index names. Pickled weights and
 code are not among them."""
-
 _OUTSIDE = "is not in the folder; expected names of its files, because only these are part of the model's version"
+_SETTLED_S = 2.0
+"""A file changed more recently than this is hashed again next time: a second write may fall into the same tick of its clock."""
+
+
+def configured_length(folder: Path) -> int | None:
+    """The length in the `config.json` of a folder; None if it has none, for example because it is the architecture's default."""
+    config: Mapping[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    # A vision-language model has a configuration for its text within its own.
+    for part in (config.get("text_config") or {}, config):
+        found = next((part[name] for name in LENGTH_NAMES if isinstance(part.get(name), int)), None)
+        if found is not None:
+            return int(found)
+    return None
+
+
+def header_length(file: Path) -> int | None:
+    """The length in the header of a GGUF file; None if it has none or is damaged. The conversion of the file reports damage.
+
+    The package `gguf` takes seconds, because it reads the whole header with its tens of thousands of tokens. The length stands before them.
+    The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+    """
+    with file.open("rb") as stream, suppress(struct.error, KeyError, OverflowError, MemoryError):
+        _magic, _version, _tensors, count = struct.unpack("<4sIQQ", stream.read(24))
+        for _ in range(count):
+            name = _string(stream)
+            (kind,) = struct.unpack("<I", stream.read(4))
+            value = _value(stream, kind)
+            if name.endswith(b".context_length"):
+                return int(value)
+    return None
+
+
+def _value(stream: BinaryIO, kind: int) -> Any:
+    if kind == _STRING:
+        return _string(stream)
+    if kind == _ARRAY:
+        item, length = struct.unpack("<IQ", stream.read(12))
+        return [_value(stream, item) for _ in range(length)]
+    form = _NUMBERS[kind]
+    return struct.unpack(f"<{form}", stream.read(struct.calcsize(form)))[0]
+
+
+def _string(stream: BinaryIO) -> bytes:
+    (length,) = struct.unpack("<Q", stream.read(8))
+    return stream.read(length)
 
 
 def layout_problem(folder: Path) -> str | None:
@@ -59,6 +114,41 @@ def layout_problem(folder: Path) -> str | None:
     if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         return f"the folder {folder} holds no tokenizer, only {_listing(folder)}"
     return tokenizer_problem(folder)
+
+
+class Digests:
+    """File hashes remembered in a JSON file, keyed by path, size and times of change.
+
+    A process that writes at the same time as another may lose entries; they are computed again.
+    """
+
+    def __init__(self, file: Path):
+        self._file = file
+        self._known = self._read()
+
+    def of(self, path: Path) -> str:
+        """Hash of a file's content."""
+        stat = path.stat()
+        # A copy that preserves the time of modification still gets a new time of change.
+        key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
+        if key in self._known:
+            return self._known[key]
+        digest = file_hash(path)
+        if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED_S:
+            self._remember(key, digest)
+        return digest
+
+    def _read(self) -> dict[str, str]:
+        # A damaged file costs time only, never a wrong hash: it is written again.
+        with suppress(OSError, ValueError, AttributeError):
+            return {str(key): str(value) for key, value in json.loads(self._file.read_text("utf-8")).items()}
+        return {}
+
+    def _remember(self, key: str, digest: str) -> None:
+        self._known = {**self._read(), **self._known, key: digest}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(self._file) as made:
+            made.write_text(json.dumps(self._known, indent=1, sort_keys=True), "utf-8")
 
 
 class Checkpoint(ABC):

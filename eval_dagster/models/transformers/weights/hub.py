@@ -7,8 +7,14 @@ from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_fro
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, TEMPLATE_FILES, Checkpoint, layout_problem, tokenizer_problem
-from eval_dagster.models.transformers.weights.context import configured_length
+from eval_dagster.models.transformers.weights.checkpoint import (
+    MODEL_FILES,
+    TEMPLATE_FILES,
+    Checkpoint,
+    configured_length,
+    layout_problem,
+    tokenizer_problem,
+)
 
 _TIMEOUT_S = 5.0
 """Seconds that the Hub has to answer whether a commit exists."""

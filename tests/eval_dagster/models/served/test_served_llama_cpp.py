@@ -17,7 +17,7 @@ from eval_dagster.lake.records import records_of
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.model import ServedModel
 from eval_dagster.models.transformers.model import LoadedModel
-from eval_dagster.models.transformers.weights.digests import Digests
+from eval_dagster.models.transformers.weights.checkpoint import Digests
 from eval_dagster.models.transformers.weights.gguf import GGUFCheckpoint
 from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role
 

@@ -1,16 +1,17 @@
-"""Chooses the number of threads of a network on a CPU: as many as have a core to run on."""
+"""The cores and the memory that a network may use: control groups, threads on a CPU, and the free memory of a device."""
 
 import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from statistics import median
 
+import psutil
 import torch
 
-from eval_dagster.models.transformers.network.control_groups import own_groups
 from eval_dagster.wait_policy import IS_SPINNING_LIMITED
 
 _LOG = logging.getLogger(__name__)
@@ -26,6 +27,14 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 _replaced: dict[int, int] = {}
 """The original number of threads of torch, by the number that replaced it."""
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_GROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""By version of control groups: the files with the limit and the use of a group, and the name in `memory.stat` of the cached bytes of
+files, which count as used although the kernel frees them first."""
 
 
 def set_threads() -> None:
@@ -101,3 +110,58 @@ def busy_neighbours() -> float:
         counts.append(next((int(line.split()[1]) for line in lines if line.startswith("procs_running")), 1))
         time.sleep(_PAUSE_S)
     return max(0.0, median(counts) - 1)
+
+
+def own_groups(controller: str) -> list[tuple[int, Path]]:
+    """The groups of this process under a controller such as `memory`, the innermost first. The limits of all of them apply.
+
+    Each is a version of control groups (1 or 2) and a folder. A container may not see all of the folders.
+    """
+    found: list[tuple[int, Path]] = []
+    with suppress(OSError):  # no Linux
+        for line in _OWN_GROUPS.read_text("utf-8").splitlines():
+            _, controllers, own = line.split(":", 2)
+            # The second version has one hierarchy for all controllers, and its line does not list their names.
+            if controllers and controller not in controllers.split(","):
+                continue
+            version, root = (1, _GROUPS / controller) if controllers else (2, _GROUPS)
+            folder = root / own.strip("/")
+            found += [(version, group) for group in (folder, *folder.parents) if group.is_relative_to(root)]
+    return found
+
+
+def free_memory(device: str) -> int:
+    """Bytes of a device that tensors of this process may still take."""
+    if device.startswith("cuda"):
+        # The allocator keeps what tensors gave back. The driver counts it as used, but the next tensor gets it.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
+    free = _free_main_memory()
+    if device == "mps":
+        # The GPU shares the main memory, and takes no more than this part of it.
+        return max(0, min(free, int(torch.mps.recommended_max_memory()) - int(torch.mps.current_allocated_memory())))
+    return free
+
+
+def release_memory() -> None:
+    """Give back the memory that the allocators of GPUs keep for later. Another process may need it, and a larger tensor of this one."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
+def _free_main_memory() -> int:
+    # Beyond the memory limit of a control group, such as that of its container, the kernel kills the process.
+    left = [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
+    return min([int(psutil.virtual_memory().available), *left])
+
+
+def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
+    """Free bytes under the limit of a control group; empty without a limit, or if a container hides the group."""
+    try:
+        limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
+        counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
+    except (OSError, ValueError):
+        return []
+    return [max(0, limit - taken + int(counts.get(read_files, 0)))]
