@@ -14,7 +14,7 @@ from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.transformers.network.packed_linear import pack_linears
 from eval_dagster.models.transformers.network.resources import set_threads
-from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob, choices_job, perplexity_job
+from eval_dagster.models.transformers.scoring.engine import ScoringEngine, choices_job, perplexity_job
 from eval_dagster.models.transformers.scoring.prefix_tree import piece_limits
 from eval_dagster.models.transformers.weights.checkpoint import LENGTH_NAMES
 from eval_dagster.models.transformers.weights.loading import load_network
@@ -73,7 +73,10 @@ class LoadedModel:
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         """Answer every request once, in any order, each as soon as its batches are done."""
         scored = [request for request in requests if _is_scored(request)]
-        yield from self._scorer.respond(scored, self._scoring_job)
+        codec = self._codec
+        yield from self._scorer.respond(
+            scored, lambda request: perplexity_job(request, codec) if request.choices is None else choices_job(request, codec)
+        )
         yield from self._generator.respond([request for request in requests if not _is_scored(request)])
 
     def usage(self) -> tuple[ScoringUsage, GenerationUsage]:
@@ -83,9 +86,6 @@ class LoadedModel:
     def gpus(self) -> int:
         """1 on a GPU, since the whole network is on one device; 0 on the CPU."""
         return self._gpus
-
-    def _scoring_job(self, request: Request) -> ScoringJob:
-        return perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)
 
 
 def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: Any, load_processor: Callable[[], Any]) -> LoadedModel:

@@ -49,9 +49,20 @@ class Adapter:
             ModelNotFoundError: The files are not there.
             ModelError: The download failed.
         """
-        if isinstance(self._source, HubSource):
-            return self._downloaded(self._source)
-        folder = (self._folder / Path(self._source.folder).expanduser()).absolute()
+        source = self._source
+        if isinstance(source, HubSource):
+            # Imported here: it takes long.
+            from huggingface_hub import snapshot_download
+
+            try:
+                folder = Path(snapshot_download(source.hub, revision=source.revision, allow_patterns=list(_FILES)))
+            except Exception as error:
+                raise ModelError(
+                    f"Model {self._name!r}: the adapter {source.hub} at commit {source.revision} could not be downloaded "
+                    f"({type(error).__name__}: {error}). Check its name, the network and your access, or copy it and name its `folder`."
+                ) from error
+        else:
+            folder = (self._folder / Path(source.folder).expanduser()).absolute()
         self._check_files(folder)
         return folder
 
@@ -97,17 +108,3 @@ class Adapter:
                 f"Model {self._name!r}: the adapter {folder} holds no {' and no '.join(missing)}. Expected a folder as peft's "
                 f"`save_pretrained` writes it; correct the adapter in evals.yaml.{why if is_pickled else ''}"
             )
-
-    def _downloaded(self, source: HubSource) -> Path:
-        # Imported here: it takes long.
-        from huggingface_hub import snapshot_download
-
-        try:
-            folder = Path(snapshot_download(source.hub, revision=source.revision, allow_patterns=list(_FILES)))
-        except Exception as error:
-            raise ModelError(
-                f"Model {self._name!r}: the adapter {source.hub} at commit {source.revision} could not be downloaded "
-                f"({type(error).__name__}: {error}). Check its name, the network and your access, or copy it and name its `folder`."
-            ) from error
-        self._check_files(folder)
-        return folder

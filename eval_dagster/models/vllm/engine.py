@@ -240,31 +240,27 @@ class Engine:
                     shared.requests += 1
                     try:
                         prompt = {"prompt_token_ids": list(call.tokens)}
-                        shared.engine.add_request(str(shared.requests), prompt, self._params_of(call), **self._adapter)
+                        grammar = {"structured_outputs": self._grammar(**call.grammar)} if call.grammar else {}
+                        params = self._params(**call.arguments, **grammar)
+                        shared.engine.add_request(str(shared.requests), prompt, params, **self._adapter)
                     except Exception as error:
                         yield call, error.with_traceback(None)
                     else:
                         open_calls[str(shared.requests)] = call
                 if not open_calls:
                     return
-                for output in self._step():
+                try:
+                    outputs = shared.engine.step()
+                except Exception as error:
+                    shared.has_failed = True
+                    raise ModelError(f"Model {self._name!r}: vLLM's engine failed ({type(error).__name__}: {error})") from error
+                for output in outputs:
                     if output.finished:
                         yield open_calls.pop(output.request_id), output
         finally:
             # Interrupted: vLLM must not go on with what nobody waits for.
             if open_calls and shared.engine is not None:
                 shared.engine.abort_request(list(open_calls))
-
-    def _params_of(self, call: Call[Key]) -> Any:
-        grammar = {"structured_outputs": self._grammar(**call.grammar)} if call.grammar else {}
-        return self._params(**call.arguments, **grammar)
-
-    def _step(self) -> Any:
-        try:
-            return self._shared.engine.step()
-        except Exception as error:
-            self._shared.has_failed = True
-            raise ModelError(f"Model {self._name!r}: vLLM's engine failed ({type(error).__name__}: {error})") from error
 
 
 def _reason(error: Exception) -> str:

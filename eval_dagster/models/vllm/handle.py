@@ -68,7 +68,12 @@ class VllmHandle:
         self._checkpoint.check()
         if self._adapter is not None:
             self._adapter.check()
-        self._check_length()
+        most, length = self._config.max_length, self._checkpoint.context_length()
+        if most is not None and length is not None and most >= length:
+            raise ConfigError(
+                f"Model {self._name!r}: `max_length: {most}` is too much: the model's context has {length} tokens, and vLLM keeps one "
+                f"of them for its own. Set {length - 1} or less in evals.yaml, or omit it."
+            )
 
     def version(self) -> str:
         """Hash of everything that can change an output, except the share of the memory. Raises as `check` does."""
@@ -178,14 +183,6 @@ class VllmHandle:
             "environment of their own (`pip install vllm 'path/to/eval_dagster[transformers]'`) and start eval-dagster there, or name its "
             "interpreter as `workers: {python: /path/to/bin/python}` of this model."
         )
-
-    def _check_length(self) -> None:
-        most, length = self._config.max_length, self._checkpoint.context_length()
-        if most is not None and length is not None and most >= length:
-            raise ConfigError(
-                f"Model {self._name!r}: `max_length: {most}` is too much: the model's context has {length} tokens, and vLLM keeps one "
-                f"of them for its own. Set {length - 1} or less in evals.yaml, or omit it."
-            )
 
     def _no_images(self) -> ModelError:
         return ModelError(

@@ -60,8 +60,15 @@ class VllmGenerator:
             self.usage.requests += 1
             self.usage.prompt_tokens_asked += (settings.num_samples - request.first_text) * len(owner.prompt.tokens)
             samples += [Sample(owner=owner, index=index) for index in range(request.first_text, settings.num_samples)]
+
+        def calls() -> Iterator[Call[Sample]]:
+            grammar = grammar_arguments(settings)
+            for sample in by_prefix(samples, lambda sample: sample.prompt):
+                arguments = generation_arguments(settings, plan.ends, sample.owner.prompt.max_tokens, sample.seed(settings))
+                yield Call(key=sample, tokens=sample.prompt, arguments=arguments, grammar=grammar)
+
         before = perf_counter()
-        for call, output in self._engine.run(self._calls(by_prefix(samples, lambda sample: sample.prompt), plan)):
+        for call, output in self._engine.run(calls()):
             result: Text | Failure
             if isinstance(output, Exception):
                 result = failure_of(output, retryable=False)
@@ -76,13 +83,6 @@ class VllmGenerator:
             yield from settle([Outcome(item=call.key, result=result, seconds=perf_counter() - before)], settings.num_samples)
             # What the caller does with an answer is no time of the model.
             before = perf_counter()
-
-    def _calls(self, samples: Sequence[Sample], plan: TextPlan) -> Iterator[Call[Sample]]:
-        grammar = grammar_arguments(plan.settings)
-        for sample in samples:
-            seed = sample.seed(plan.settings)
-            arguments = generation_arguments(plan.settings, plan.ends, sample.owner.prompt.max_tokens, seed)
-            yield Call(key=sample, tokens=sample.prompt, arguments=arguments, grammar=grammar)
 
 
 def _check(request: Request, settings: GenerationSettings) -> None:

@@ -95,7 +95,17 @@ class VllmScorer:
     def _run(self, inputs: Sequence[_Input], *, from_cache: bool) -> Iterator[tuple[Request, ModelResponse]]:
         again: list[_Input] = []
         before = perf_counter()
-        for call, output in self._engine.run(self._call(item, from_cache=from_cache) for item in inputs):
+
+        def calls() -> Iterator[Call[_Input]]:
+            for item in inputs:
+                tokens = item.next_tokens
+                if item.first() == len(item.tokens):
+                    arguments = last_token_arguments(tokens)
+                else:
+                    arguments = prompt_arguments(tokens, from_cache=from_cache and item.has_long_prompt())
+                yield Call(key=item, tokens=item.tokens, arguments=arguments)
+
+        for call, output in self._engine.run(calls()):
             item = call.key
             seconds = perf_counter() - before
             self.usage.seconds += seconds
@@ -116,12 +126,6 @@ class VllmScorer:
         self.usage.elsewhere += len(again)
         if again:
             yield from self._run(again, from_cache=False)
-
-    def _call(self, item: _Input, *, from_cache: bool) -> Call[_Input]:
-        tokens = item.next_tokens
-        is_next = item.first() == len(item.tokens)
-        arguments = last_token_arguments(tokens) if is_next else prompt_arguments(tokens, from_cache=from_cache and item.has_long_prompt())
-        return Call(key=item, tokens=item.tokens, arguments=arguments)
 
 
 def token_by_token(job: ScoringJob) -> ScoringJob:

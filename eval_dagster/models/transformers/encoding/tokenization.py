@@ -86,7 +86,15 @@ class Codec:
         context, choices = split_choices(request)
         if request.images:
             return self._images().encode_choices(request)
-        prompt, pairs = self._pairs(context, choices, add_special_tokens=not request.has_special_tokens)
+        special = not request.has_special_tokens
+        prompt, *wholes = self._encode([context, *(context + choice for choice in choices)], add_special_tokens=special)
+        if context and prompt:
+            pairs = [(whole[: len(prompt)], whole[len(prompt) :]) for whole in wholes]
+        else:
+            # The prompt is empty or has no token.
+            prefix = self._prefix_token()
+            prompt, wholes = (prefix,), self._encode(choices, add_special_tokens=False)
+            pairs = [(prompt, whole[1:] if whole[:1] == prompt else whole) for whole in wholes]
         check_continuations(request, [continuation for _, continuation in pairs])
         cut = max(0, max(len(head) + len(tail) - 1 for head, tail in pairs) - self.max_length)
         if cut and not (self._truncate and cut < min(len(head) for head, _ in pairs)):
@@ -128,17 +136,6 @@ class Codec:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, special tokens left out."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    def _pairs(
-        self, context: str, choices: Sequence[str], *, add_special_tokens: bool
-    ) -> tuple[tuple[int, ...], list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-        prompt, *wholes = self._encode([context, *(context + choice for choice in choices)], add_special_tokens=add_special_tokens)
-        if context and prompt:
-            return prompt, [(whole[: len(prompt)], whole[len(prompt) :]) for whole in wholes]
-        # The prompt is empty or has no token.
-        prefix = self._prefix_token()
-        wholes = self._encode(choices, add_special_tokens=False)
-        return (prefix,), [((prefix,), whole[1:] if whole[:1] == (prefix,) else whole) for whole in wholes]
 
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[tuple[int, ...]]:
         # `verbose` would warn of texts longer than the tokenizer believes the context to be.

@@ -152,23 +152,24 @@ class _Batch:
         best = scores.argmax(dim=-1)
         chosen = logits.gather(1, best[:, None]).squeeze(1).tolist()
         finite = torch.isfinite(logits.amax(dim=-1)).tolist()
-        return [
-            self._take(row, token, logit) if is_number else NOT_FINITE
-            for row, token, logit, is_number in zip(rows, best.tolist(), chosen, finite, strict=True)
-        ]
-
-    def _take(self, row: _Row, token: int, logit: float) -> Text | Failure | None:
-        row.tokens.append(token)
-        if row.sample.owner.request.use_logits:
-            row.logits.append(logit)
-        # Each of a row's tokens must reach its grammar once, whatever its text holds.
-        is_complete = row.grammar is not None and row.grammar.take(0, token)
-        is_stopped = is_complete or self._stop.is_in(row.tokens)
-        if not is_stopped and token not in self._plan.ends and len(row.tokens) < row.sample.owner.prompt.max_tokens:
-            return None
-        failure = row.grammar.failure(0) if row.grammar else None
-        end = len(row.tokens) if is_stopped else None
-        return failure or self._plan.text(self._decoder.codec, row.tokens, row.logits, end, padding=0)
+        results: list[Text | Failure | None] = []
+        for row, token, logit, is_number in zip(rows, best.tolist(), chosen, finite, strict=True):
+            if not is_number:
+                results.append(NOT_FINITE)
+                continue
+            row.tokens.append(token)
+            if row.sample.owner.request.use_logits:
+                row.logits.append(logit)
+            # Each of a row's tokens must reach its grammar once, whatever its text holds.
+            is_complete = row.grammar is not None and row.grammar.take(0, token)
+            is_stopped = is_complete or self._stop.is_in(row.tokens)
+            if not is_stopped and token not in self._plan.ends and len(row.tokens) < row.sample.owner.prompt.max_tokens:
+                results.append(None)
+                continue
+            failure = row.grammar.failure(0) if row.grammar else None
+            end = len(row.tokens) if is_stopped else None
+            results.append(failure or self._plan.text(self._decoder.codec, row.tokens, row.logits, end, padding=0))
+        return results
 
     def _recover(self, error: Exception, *, joins: bool) -> Iterator[Outcomes]:
         """Go on after a failure: with half the rows if memory ran out, without those that failed otherwise."""

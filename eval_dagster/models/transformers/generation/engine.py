@@ -14,7 +14,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.transformers.encoding.tokenization import Codec, EncodedPrompt
+from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.decoding import Decoder
 from eval_dagster.models.transformers.generation.jobs import NOT_FINITE, Pending, Sample, Text, TextPlan, foreseen, settle
 from eval_dagster.models.transformers.generation.logits_processors import (
@@ -76,8 +76,15 @@ class PaddedGenerator:
     @torch.inference_mode()
     def _generate(self, batch: Sequence[Sample], plan: TextPlan) -> list[Text | Failure]:
         settings = plan.settings
-        inputs = self._inputs([sample.owner.prompt for sample in batch])
-        start = inputs["input_ids"].shape[1]
+        # The tokens are padded on the left.
+        prompts = [sample.owner.prompt for sample in batch]
+        start = max(len(prompt.tokens) for prompt in prompts)
+        padding = [start - len(prompt.tokens) for prompt in prompts]
+        ids = [[*[self._pad_token] * count, *prompt.tokens] for count, prompt in zip(padding, prompts, strict=True)]
+        mask = [[0] * count + [1] * (start - count) for count in padding]
+        inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
+        for prompt in prompts:
+            inputs.update(prompt.tensors)
         raw = RawLogits(len(batch), self._device, keep=any(sample.owner.request.use_logits for sample in batch))
         grammar = None if plan.matcher is None else GrammarRows(plan.matcher, len(batch))
         stop = RowEnds(self._codec, settings.stop_sequences, grammar, prompt_length=start, rows=len(batch))
@@ -85,7 +92,7 @@ class PaddedGenerator:
         generators = [torch.Generator().manual_seed(sample.seed(settings)) for sample in batch]
         noise = [*warpers(settings), GumbelNoise(generators)] if settings.temperature else []
         output = self._network.generate(
-            **inputs,
+            **{name: tensor.to(self._device) for name, tensor in inputs.items()},
             generation_config=GenerationConfig(
                 max_new_tokens=min(sample.owner.prompt.max_tokens for sample in batch),
                 do_sample=False,
@@ -99,21 +106,8 @@ class PaddedGenerator:
         )
         bad = raw.is_bad.tolist()
         failures = [NOT_FINITE if bad[row] else grammar.failure(row) if grammar else None for row in range(len(batch))]
-        rows = zip(batch, output[:, start:].tolist(), raw.chosen(output), stop.ends, failures, strict=True)
-        return [
-            failure or plan.text(self._codec, tokens, logits, end, padding=start - len(sample.prompt))
-            for sample, tokens, logits, end, failure in rows
-        ]
-
-    def _inputs(self, prompts: Sequence[EncodedPrompt]) -> dict[str, torch.Tensor]:
-        """A batch's tokens, padded on the left, with their mask and the inputs beside them."""
-        longest = max(len(prompt.tokens) for prompt in prompts)
-        padding = [longest - len(prompt.tokens) for prompt in prompts]
-        ids = [[*[self._pad_token] * count, *prompt.tokens] for count, prompt in zip(padding, prompts, strict=True)]
-        mask = [[0] * count + [1] * (longest - count) for count in padding]
-        tensors = {name: tensor for prompt in prompts for name, tensor in prompt.tensors.items()}
-        inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), **tensors}
-        return {name: tensor.to(self._device) for name, tensor in inputs.items()}
+        rows = zip(output[:, start:].tolist(), raw.chosen(output), stop.ends, padding, failures, strict=True)
+        return [failure or plan.text(self._codec, tokens, logits, end, padding=count) for tokens, logits, end, count, failure in rows]
 
 
 def _is_cut_short(outcome: Outcome[Sample, Text]) -> bool:

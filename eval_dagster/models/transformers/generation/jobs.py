@@ -38,6 +38,25 @@ class Pending:
         self.texts: dict[int, Text | Failure] = {}
         self.seconds = 0.0
 
+    def response(self) -> ModelResponse:
+        """The response, once all texts are generated: the error of the first one that failed, if any did."""
+        ordered = [self.texts[index] for index in sorted(self.texts)]
+        texts = [text for text in ordered if isinstance(text, Text)]
+        for text in ordered:
+            if isinstance(text, Failure):
+                return ModelResponse(error=text.error, retryable=text.retryable, latency_s=self.seconds)
+        return ModelResponse(
+            input=self.prompt.text,
+            input_tokens=self.prompt.tokens,
+            text=tuple(text.text for text in texts),
+            output_tokens=tuple(text.tokens for text in texts),
+            finish_reason=tuple(text.finish_reason for text in texts),
+            logits=tuple(text.logits for text in texts) if self.request.use_logits else None,
+            truncated_tokens_count=self.prompt.truncated,
+            padded_tokens_count=sum(text.padding for text in texts),
+            latency_s=self.seconds,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
@@ -90,23 +109,4 @@ def settle(outcomes: Sequence[Outcome[Sample, Text]], num_samples: int) -> Itera
         owner.texts[outcome.item.index] = outcome.result
         owner.seconds += outcome.seconds
         if len(owner.texts) == num_samples - owner.request.first_text:
-            yield owner.request, _response(owner)
-
-
-def _response(done: Pending) -> ModelResponse:
-    ordered = [done.texts[index] for index in sorted(done.texts)]
-    texts = [text for text in ordered if isinstance(text, Text)]
-    for text in ordered:
-        if isinstance(text, Failure):
-            return ModelResponse(error=text.error, retryable=text.retryable, latency_s=done.seconds)
-    return ModelResponse(
-        input=done.prompt.text,
-        input_tokens=done.prompt.tokens,
-        text=tuple(text.text for text in texts),
-        output_tokens=tuple(text.tokens for text in texts),
-        finish_reason=tuple(text.finish_reason for text in texts),
-        logits=tuple(text.logits for text in texts) if done.request.use_logits else None,
-        truncated_tokens_count=done.prompt.truncated,
-        padded_tokens_count=sum(text.padding for text in texts),
-        latency_s=done.seconds,
-    )
+            yield owner.request, owner.response()

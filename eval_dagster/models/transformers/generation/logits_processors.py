@@ -115,11 +115,8 @@ class Grammars:
         installed or the grammar is not valid.
         """
         key = (grammar, ends)
-        if key not in self._compiled:
-            self._compiled[key] = self._compile(grammar, ends)
-        return self._compiled[key]
-
-    def _compile(self, grammar: Grammar, ends: tuple[int, ...]) -> Any:
+        if key in self._compiled:
+            return self._compiled[key]
         try:
             from llguidance import LLMatcher
             from llguidance.hf import from_tokenizer
@@ -140,6 +137,7 @@ class Grammars:
         matcher = LLMatcher(self._vocabularies[ends], source, log_level=0)
         if matcher.is_error():
             raise _invalid(grammar, matcher.get_error())
+        self._compiled[key] = matcher
         return matcher
 
 
@@ -221,11 +219,10 @@ class RowEnds:
         if self._stop or self._grammar:
             generated = input_ids[:, self._prompt_length :].tolist()
             for row, tokens in enumerate(generated):
-                if self.ends[row] is None and self._is_over(row, tokens):
+                if self.ends[row] is not None:
+                    continue
+                # Each of a row's tokens must reach its grammar once, whatever its text holds.
+                is_complete = self._grammar is not None and self._grammar.take(row, tokens[-1])
+                if is_complete or self._stop.is_in(tokens):
                     self.ends[row] = len(tokens)
         return torch.tensor([end is not None for end in self.ends], device=input_ids.device)
-
-    def _is_over(self, row: int, tokens: list[int]) -> bool:
-        # Each of a row's tokens must reach its grammar once, whatever its text holds.
-        is_complete = self._grammar is not None and self._grammar.take(row, tokens[-1])
-        return is_complete or self._stop.is_in(tokens)

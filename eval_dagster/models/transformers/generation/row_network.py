@@ -294,6 +294,7 @@ def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: s
     return None if off <= most else f"its logits are then off by {off:.2g} standard deviations, where {most:.2g} would be rounding"
 
 
+@torch.inference_mode()
 def _differences(network: RowNetwork, plain: Any, tokens: Sequence[int], device: str) -> tuple[float, float, float]:
     """Differences of rows that join late and leave early, of the tokens of a text one by one, and of a text without its beginning."""
     draw = torch.Generator().manual_seed(0)
@@ -312,26 +313,20 @@ def _differences(network: RowNetwork, plain: Any, tokens: Sequence[int], device:
     network.join()
     seen.append((network.step([two[23], three[12]]), torch.stack([right_two[23], right_three[12]])))
     off = torch.stack([_difference(mine, theirs).max() for mine, theirs in seen]).max()
-    rounding = _difference(_logits_one_by_one(plain, two, len(two) - _ONE_BY_ONE, device), right_two[-_ONE_BY_ONE:]).max()
-    return float(off), float(rounding), float(_difference(without, right[_SHARED:]).max())
-
-
-@torch.inference_mode()
-def _logits(plain: Any, text: Sequence[int], device: str) -> torch.Tensor:
-    logits: torch.Tensor = plain(input_ids=torch.tensor([text], device=device), use_cache=False).logits[0]
-    return logits.float()
-
-
-@torch.inference_mode()
-def _logits_one_by_one(plain: Any, text: Sequence[int], start: int, device: str) -> torch.Tensor:
-    """The logits of a text from `start`, if each token is added to a cache of the network's own."""
-    ids = torch.tensor([text], device=device)
-    cache, logits = plain(input_ids=ids[:, :start], use_cache=True).past_key_values, []
-    for place in range(start, len(text)):
+    # The same, if each of the last tokens is added to a cache of the network's own.
+    ids, first = torch.tensor([two], device=device), len(two) - _ONE_BY_ONE
+    cache, logits = plain(input_ids=ids[:, :first], use_cache=True).past_key_values, []
+    for place in range(first, len(two)):
         output = plain(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         logits.append(output.logits[0])
-    return torch.cat(logits).float()
+    rounding = _difference(torch.cat(logits).float(), right_two[-_ONE_BY_ONE:]).max()
+    return float(off), float(rounding), float(_difference(without, right[_SHARED:]).max())
+
+
+def _logits(plain: Any, text: Sequence[int], device: str) -> torch.Tensor:
+    logits: torch.Tensor = plain(input_ids=torch.tensor([text], device=device), use_cache=False).logits[0]
+    return logits.float()
 
 
 def _difference(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:

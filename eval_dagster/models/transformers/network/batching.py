@@ -61,23 +61,28 @@ class BatchRunner:
         """
         start = 0
         while start < len(items):
-            batch = self._take(items, start, length)
+            batch = items[start : start + self.rows]
+            longest = 0
+            for count, item in enumerate(batch):
+                longest = max(longest, length(item))
+                if count and self._tokens is not None and longest * (count + 1) > self._tokens:
+                    batch = batch[:count]
+                    break
             attempt = _attempt(batch, forward)
             if isinstance(attempt, Exception) and len(batch) > 1 and is_out_of_memory(attempt):
                 self.rows = len(batch) // 2
                 _LOG.warning("out of memory with a batch of %d: going on with %d at most", len(batch), self.rows)
                 release_memory()
                 continue
-            yield _one_by_one(batch, forward, attempt) if isinstance(attempt, Exception) else attempt
+            if isinstance(attempt, Exception):
+                attempts = [attempt] if len(batch) == 1 else (_attempt([item], forward) for item in batch)
+                yield [
+                    Outcome(item=item, result=failure_of(each, retryable=True), seconds=0.0) if isinstance(each, Exception) else each[0]
+                    for item, each in zip(batch, attempts, strict=True)
+                ]
+            else:
+                yield attempt
             start += len(batch)
-
-    def _take(self, items: Sequence[Item], start: int, length: Callable[[Item], int]) -> Sequence[Item]:
-        longest = 0
-        for count, item in enumerate(items[start : start + self.rows]):
-            longest = max(longest, length(item))
-            if count and self._tokens is not None and longest * (count + 1) > self._tokens:
-                return items[start : start + count]
-        return items[start : start + self.rows]
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -140,13 +145,3 @@ def _attempt(
         return error.with_traceback(None)
     seconds = (time.perf_counter() - started) / len(batch)
     return [Outcome(item=item, result=result, seconds=seconds) for item, result in zip(batch, results, strict=True)]
-
-
-def _one_by_one(
-    batch: Sequence[Item], forward: Callable[[Sequence[Item]], Sequence[Result | Failure]], error: Exception
-) -> list[Outcome[Item, Result]]:
-    attempts = [error] if len(batch) == 1 else (_attempt([item], forward) for item in batch)
-    return [
-        Outcome(item=item, result=failure_of(attempt, retryable=True), seconds=0.0) if isinstance(attempt, Exception) else attempt[0]
-        for item, attempt in zip(batch, attempts, strict=True)
-    ]

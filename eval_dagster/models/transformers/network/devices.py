@@ -62,8 +62,14 @@ def device_kind(device: str) -> tuple[str, ...]:
 
     if kind == "cuda":
         found = torch.cuda.get_device_properties(int(index or 0))
+        number = ctypes.c_int()
+        try:
+            ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+            driver = str(number.value)
+        except (OSError, AttributeError):  # it does not say which version of CUDA it supports, as a driver of AMD
+            driver = ""
         architecture = getattr(found, "gcnArchName", None) if torch.version.hip else f"{found.major}.{found.minor}"
-        return kind, str(found.name), str(architecture), f"driver {_driver_version()}", *_rounding_settings()
+        return kind, str(found.name), str(architecture), f"driver {driver}", *_rounding_settings()
     return (kind, str(torch.backends.mps.get_name())) if kind == "mps" else (kind,)
 
 
@@ -85,16 +91,6 @@ def _rounds_to_tf32(owner: Any) -> bool:
     return bool(owner.allow_tf32) if found is None else found == "tf32"
 
 
-def _driver_version() -> str:
-    """The version of CUDA that the driver supports; empty if it does not say, as a driver of AMD."""
-    number = ctypes.c_int()
-    try:
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
-    except (OSError, AttributeError):
-        return ""
-    return str(number.value)
-
-
 @cache
 def _may_have_accelerator() -> bool:
     """False if torch was built without an accelerator, or for CUDA and the machine has neither its device nor its driver."""
@@ -108,10 +104,8 @@ def _may_have_accelerator() -> bool:
     built = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *(\S+)", text, re.MULTILINE))
     if built.get("hip", "None") != "None":
         return True
-    return built.get("cuda") != "None" and _may_have_cuda()
-
-
-def _may_have_cuda() -> bool:
+    if built.get("cuda") == "None":
+        return False
     if any(Path(device).exists() for device in _CUDA_DEVICES):
         return True
     try:

@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
@@ -70,33 +69,31 @@ def available_cores() -> int:
     """Physical cores that this process may run on: two threads on one core share what computes."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    return len({_core(cpu) for cpu in os.sched_getaffinity(0)})
-
-
-def _core(cpu: int) -> str:
-    """The logical processors that share a core with this one, as Linux lists them."""
-    try:
-        return (_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text("utf-8").strip()
-    except OSError:
-        return str(cpu)
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            # Linux lists the logical processors that share a core.
+            cores.add((_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text("utf-8").strip())
+        except OSError:
+            cores.add(str(cpu))
+    return len(cores)
 
 
 def cpu_quota() -> float | None:
     """The CPU limit of the control groups of this process, such as its container's, in cores; None without a limit."""
-    quotas = [quota for version, group in own_groups("cpu") if (quota := _quota(version, group)) is not None]
+    quotas = []
+    for version, group in own_groups("cpu"):
+        try:
+            if version == 1:
+                texts = [(group / f"cpu.cfs_{name}_us").read_text("utf-8") for name in ("quota", "period")]
+            else:
+                texts = (group / "cpu.max").read_text("utf-8").split()
+            quota, period = map(int, texts)
+        except (OSError, ValueError):  # not there, or `max`
+            continue
+        if quota > 0:
+            quotas.append(quota / period)
     return min(quotas, default=None)
-
-
-def _quota(version: int, group: Path) -> float | None:
-    try:
-        if version == 1:
-            texts: Sequence[str] = [(group / f"cpu.cfs_{name}_us").read_text("utf-8") for name in ("quota", "period")]
-        else:
-            texts = (group / "cpu.max").read_text("utf-8").split()
-        quota, period = map(int, texts)
-    except (OSError, ValueError):  # not there, or `max`
-        return None
-    return quota / period if quota > 0 else None
 
 
 def busy_neighbours() -> float:
@@ -136,7 +133,16 @@ def free_memory(device: str) -> int:
         # The allocator keeps what tensors gave back. The driver counts it as used, but the next tensor gets it.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + kept
-    free = _free_main_memory()
+    free = int(psutil.virtual_memory().available)
+    # Beyond the memory limit of a control group, such as that of its container, the kernel kills the process.
+    for version, group in own_groups("memory"):
+        most, used, read_files = _GROUP_FILES[version]
+        try:
+            limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
+            counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
+        except (OSError, ValueError):  # without a limit, or hidden by a container
+            continue
+        free = min(free, max(0, limit - taken + int(counts.get(read_files, 0))))
     if device == "mps":
         # The GPU shares the main memory, and takes no more than this part of it.
         return max(0, min(free, int(torch.mps.recommended_max_memory()) - int(torch.mps.current_allocated_memory())))
@@ -149,19 +155,3 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
-
-
-def _free_main_memory() -> int:
-    # Beyond the memory limit of a control group, such as that of its container, the kernel kills the process.
-    left = [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
-    return min([int(psutil.virtual_memory().available), *left])
-
-
-def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
-    """Free bytes under the limit of a control group; empty without a limit, or if a container hides the group."""
-    try:
-        limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
-        counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
-    except (OSError, ValueError):
-        return []
-    return [max(0, limit - taken + int(counts.get(read_files, 0)))]

@@ -143,7 +143,9 @@ class ScoringEngine:
         """
         plain = [request for request in requests if not request.images]
         if self.usage.path == "plain":
-            plain.sort(key=_length, reverse=True)
+            plain.sort(
+                key=lambda request: (len(request.prompt) + max(map(len, request.choices or ()), default=0), request.prompt), reverse=True
+            )
         else:
             plain.sort(key=lambda request: (request.prompt, request.choices or ()))
         for window in _windows(plain):
@@ -246,10 +248,6 @@ def _windows(requests: Sequence[Request]) -> Iterator[list[Request]]:
         text += more
     if window:
         yield window
-
-
-def _length(request: Request) -> tuple[int, str]:
-    return len(request.prompt) + max((len(choice) for choice in request.choices or ()), default=0), request.prompt
 
 
 def _longest_first(pending: Sequence[PendingJob], spans_of: Callable[[ScoringJob], Sequence[Span]]) -> list[PendingJob]:

@@ -123,19 +123,17 @@ class PrefixTree:
         if scored_of[first] > limits.scored:
             most = min(most, limits.scored)
         if missing > most:
-            return self._chunk(first, base, -(-missing // -(-missing // most)))
+            count = -(-missing // -(-missing // most))
+            return Piece(
+                base=base,
+                tokens=list(self.sequences[first][base : base + count]),
+                positions=list(range(base, base + count)),
+                ends=[count] * count,
+                blocks=[Block(sequence=first, start=base, offset=0)],
+                last=first,
+                keep=base + count,
+            )
         return self._lay_out(first, base, self._end(first, base, limits, scored_of))
-
-    def _chunk(self, first: int, base: int, count: int) -> Piece:
-        return Piece(
-            base=base,
-            tokens=list(self.sequences[first][base : base + count]),
-            positions=list(range(base, base + count)),
-            ends=[count] * count,
-            blocks=[Block(sequence=first, start=base, offset=0)],
-            last=first,
-            keep=base + count,
-        )
 
     def _end(self, first: int, base: int, limits: PieceLimits, scored_of: Sequence[int]) -> int:
         """The end of a piece that begins with a sequence: the one with the least waste per token."""

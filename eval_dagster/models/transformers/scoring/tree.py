@@ -105,7 +105,13 @@ class TreeScorer:
                 yield from fallback(work.inputs[first:last], error)
                 first = last
                 continue
-            cache, base = _keep(cache, piece), piece.keep
+            # The next piece uses these tokens alone.
+            surplus = piece.base + len(piece.tokens) - piece.keep
+            if not piece.keep:
+                cache = DynamicCache()
+            elif surplus:
+                cache.crop(-surplus)
+            base = piece.keep
             owed += time.perf_counter() - started
             if piece.last > first:
                 is_sound = yield from _settle(work, range(first, piece.last), owed, fallback)
@@ -159,13 +165,3 @@ def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Gen
         # A value that is no number spreads to all tokens of its piece, masked or not. Scored alone, only its own input keeps it.
         yield from fallback(bad, None)
     return not bad
-
-
-def _keep(cache: DynamicCache, piece: Piece) -> DynamicCache:
-    """The cache without the tokens that the next piece does not use."""
-    if not piece.keep:
-        return DynamicCache()
-    surplus = piece.base + len(piece.tokens) - piece.keep
-    if surplus:
-        cache.crop(-surplus)
-    return cache

@@ -98,8 +98,14 @@ class StripPlan:
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
         """The output of the attention for the tokens of the piece: 1 by heads by tokens by width."""
+        # Many layers have the same mask, so its parts are cut once. It is kept with them: then no other mask can have its `id`.
+        if id(mask) not in self._masks:
+            while len(self._masks) >= _MASKS:
+                del self._masks[next(iter(self._masks))]
+            pairs = zip(self._strips, self._keys, strict=True)
+            self._masks[id(mask)] = mask, [mask[:, :, strip.start : strip.stop][..., keys].contiguous() for strip, keys in pairs]
         parts = []
-        for strip, keys, part in zip(self._strips, self._keys, self._masks_of(mask), strict=True):
+        for strip, keys, part in zip(self._strips, self._keys, self._masks[id(mask)][1], strict=True):
             queries = query[:, :, strip.start : strip.stop]
             seen, values = (each[:, :, keys] if isinstance(keys, slice) else each.index_select(2, keys) for each in (key, value))
             is_grouped = query.shape[1] != key.shape[1]
@@ -110,16 +116,6 @@ class StripPlan:
         if len(strip.keys) == strip.stop:
             return slice(0, self._base + strip.stop)
         return torch.tensor([*range(self._base), *(self._base + index for index in strip.keys)])
-
-    def _masks_of(self, mask: torch.Tensor) -> list[torch.Tensor]:
-        """The strips' parts of a mask. They are cut once, because many layers have the same mask."""
-        # The mask is kept with its parts. While it exists, no other mask can have its `id`.
-        if id(mask) not in self._masks:
-            while len(self._masks) >= _MASKS:
-                del self._masks[next(iter(self._masks))]
-            pairs = zip(self._strips, self._keys, strict=True)
-            self._masks[id(mask)] = mask, [mask[:, :, strip.start : strip.stop][..., keys].contiguous() for strip, keys in pairs]
-        return self._masks[id(mask)][1]
 
 
 _PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
@@ -171,18 +167,8 @@ class TreeAttention:
     def arguments(self, piece: Piece) -> dict[str, Any]:
         """The arguments of the forward pass with the positions of a piece's tokens and the mask of what they see."""
         positions = torch.tensor(piece.positions, device=self._device)
-        mask = None if piece.is_plain() else self._mask(piece, positions)
-        return {"position_ids": positions[None], "attention_mask": mask}
-
-    def computed(self, piece: Piece) -> AbstractContextManager[None]:
-        """The context of the forward pass over a piece. On a CPU, its attention leaves out keys that no token sees."""
-        return in_strips(piece) if self._device == "cpu" and not piece.is_plain() else nullcontext()
-
-    def cell_bytes(self) -> int:
-        """The bytes that an entry of the mask takes: a number for each kind of layers, and four booleans of which they are made."""
-        return len(self._windows) * self._dtype.itemsize + 4
-
-    def _mask(self, piece: Piece, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        if piece.is_plain():
+            return {"position_ids": positions[None], "attention_mask": None}
         index = torch.arange(len(piece.tokens), device=self._device)
         ends = torch.tensor(piece.ends, device=self._device)
         descends = (index[None] <= index[:, None]) & (index[:, None] < ends[None])
@@ -191,12 +177,17 @@ class TreeAttention:
         masks = {}
         for kind, window in self._windows.items():
             shown = visible if window is None else visible & (positions[:, None] < seen[None] + window)
-            masks[kind] = self._additive(shown)[None, None]
-        return masks if len(masks) > 1 else next(iter(masks.values()))
+            # GPUs read rows that begin at multiples of so many numbers. Torch would copy any other mask in each layer.
+            rows, columns = shown.shape
+            mask = torch.zeros((rows, -(-columns // _ALIGNED) * _ALIGNED), dtype=self._dtype, device=self._device)[:, :columns]
+            # Added to the scores of attention.
+            masks[kind] = mask.masked_fill_(~shown, torch.finfo(self._dtype).min)[None, None]
+        return {"position_ids": positions[None], "attention_mask": masks if len(masks) > 1 else next(iter(masks.values()))}
 
-    def _additive(self, visible: torch.Tensor) -> torch.Tensor:
-        """Numbers to add to the scores of attention: 0 where `visible` is true, else the least number."""
-        # GPUs read rows that begin at multiples of so many numbers. Torch would copy any other mask in each layer.
-        rows, columns = visible.shape
-        mask = torch.zeros((rows, -(-columns // _ALIGNED) * _ALIGNED), dtype=self._dtype, device=self._device)[:, :columns]
-        return mask.masked_fill_(~visible, torch.finfo(self._dtype).min)
+    def computed(self, piece: Piece) -> AbstractContextManager[None]:
+        """The context of the forward pass over a piece. On a CPU, its attention leaves out keys that no token sees."""
+        return in_strips(piece) if self._device == "cpu" and not piece.is_plain() else nullcontext()
+
+    def cell_bytes(self) -> int:
+        """The bytes that an entry of the mask takes: a number for each kind of layers, and four booleans of which they are made."""
+        return len(self._windows) * self._dtype.itemsize + 4

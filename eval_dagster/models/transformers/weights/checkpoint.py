@@ -135,7 +135,10 @@ class Digests:
             return self._known[key]
         digest = file_hash(path)
         if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED_S:
-            self._remember(key, digest)
+            self._known = {**self._read(), **self._known, key: digest}
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(self._file) as made:
+                made.write_text(json.dumps(self._known, indent=1, sort_keys=True), "utf-8")
         return digest
 
     def _read(self) -> dict[str, str]:
@@ -143,12 +146,6 @@ class Digests:
         with suppress(OSError, ValueError, AttributeError):
             return {str(key): str(value) for key, value in json.loads(self._file.read_text("utf-8")).items()}
         return {}
-
-    def _remember(self, key: str, digest: str) -> None:
-        self._known = {**self._read(), **self._known, key: digest}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(self._file) as made:
-            made.write_text(json.dumps(self._known, indent=1, sort_keys=True), "utf-8")
 
 
 class Checkpoint(ABC):

