@@ -52,7 +52,21 @@ class VllmGenerator:
         samples: list[Sample] = []
         for request in requests:
             try:
-                _check(request, settings)
+                if request.images:
+                    raise ModelError(
+                        "The request has images, and the backend vllm sends text alone. Use the backend `transformers` for it."
+                    )
+                if request.use_logits:
+                    raise ModelError("The request asks for logits, which vLLM does not give. Use the backend `transformers` for it.")
+                if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
+                    raise ModelError(
+                        f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least."
+                    )
+                if settings.num_samples > 1 and settings.temperature == 0:
+                    raise ModelError(
+                        f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature "
+                        "above 0."
+                    )
                 owner = Pending(request, self._codec.encode_prompt(request, settings.max_tokens))
             except Exception as error:
                 yield request, refusal(error)
@@ -83,20 +97,6 @@ class VllmGenerator:
             yield from settle([Outcome(item=call.key, result=result, seconds=perf_counter() - before)], settings.num_samples)
             # What the caller does with an answer is no time of the model.
             before = perf_counter()
-
-
-def _check(request: Request, settings: GenerationSettings) -> None:
-    """Raise `ModelError` for what this backend cannot answer."""
-    if request.images:
-        raise ModelError("The request has images, and the backend vllm sends text alone. Use the backend `transformers` for it.")
-    if request.use_logits:
-        raise ModelError("The request asks for logits, which vLLM does not give. Use the backend `transformers` for it.")
-    if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
-        raise ModelError(f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least.")
-    if settings.num_samples > 1 and settings.temperature == 0:
-        raise ModelError(
-            f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature above 0."
-        )
 
 
 class LoadedVllmModel:

@@ -38,8 +38,16 @@ class ProcessorCodec:
         continuations = tuple(whole.tokens[len(prompt.tokens) :] for whole in wholes)
         check_continuations(request, continuations)
         self._check_length(max(len(whole.tokens) for whole in wholes) - 1, "prompt, images and choice")
-        pairs = zip(wholes, continuations, strict=True)
-        return prompt, tuple(Span(input=whole.tokens[:-1], tokens=tokens, tensors=_without_last(whole)) for whole, tokens in pairs)
+        spans = []
+        for whole, continuation in zip(wholes, continuations, strict=True):
+            # Of inputs with one value a token, the last value is removed with the last token.
+            shape = (1, len(whole.tokens))
+            tensors = {
+                name: value[:, :-1] if value.shape[:2] == shape and not name.startswith(("image", "pixel")) else value
+                for name, value in whole.tensors.items()
+            }
+            spans.append(Span(input=whole.tokens[:-1], tokens=continuation, tensors=tensors))
+        return prompt, tuple(spans)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
         """Encode a prompt with images, with room for up to `max_tokens` tokens after it, or for fewer if the context ends.
@@ -98,12 +106,3 @@ def read_image(png: bytes, index: int) -> Any:
         raise ModelError(f"The package that reads images is missing ({error}). Install it: pip install pillow.") from error
     except Exception as error:
         raise ModelError(f"Image {index} (from 0) of the request cannot be read ({type(error).__name__}: {error}).") from error
-
-
-def _without_last(whole: EncodedPrompt) -> dict[str, torch.Tensor]:
-    """The inputs beside a text for the text without its last token: of inputs with one value a token, the last value is removed, too."""
-    shape = (1, len(whole.tokens))
-    return {
-        name: value[:, :-1] if value.shape[:2] == shape and not name.startswith(("image", "pixel")) else value
-        for name, value in whole.tensors.items()
-    }

@@ -151,7 +151,18 @@ class GenerationEngine:
     def _respond_group(self, settings: GenerationSettings, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         pending: list[Pending] = []
         try:
-            plan = self._plan(settings)
+            if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
+                raise ModelError(f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least.")
+            if settings.num_samples > 1 and settings.temperature == 0:
+                raise ModelError(
+                    f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature "
+                    "above 0."
+                )
+            # A stop sequence that is a special token never appears in decoded text.
+            special = self._codec.tokenizer.get_added_vocab()
+            ends = tuple(dict.fromkeys([*self._end_tokens, *(special[stop] for stop in settings.stop_sequences if stop in special)]))
+            matcher = None if settings.grammar is None else self._grammars.compile(settings.grammar, ends)
+            plan = TextPlan(settings=settings, ends=ends, matcher=matcher)
         except Exception as error:
             yield from ((request, refusal(error)) for request in requests)
             return
@@ -187,19 +198,6 @@ class GenerationEngine:
     def _may_change(self, sample: Sample) -> bool:
         """Whether a text may become so long that its positions, and the positions of all rows computed with it, change."""
         return self._constant is not None and len(sample.prompt) + sample.owner.prompt.max_tokens > self._constant
-
-    def _plan(self, settings: GenerationSettings) -> TextPlan:
-        if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
-            raise ModelError(f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least.")
-        if settings.num_samples > 1 and settings.temperature == 0:
-            raise ModelError(
-                f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature above 0."
-            )
-        # A stop sequence that is a special token never appears in decoded text.
-        special = self._codec.tokenizer.get_added_vocab()
-        ends = tuple(dict.fromkeys([*self._end_tokens, *(special[stop] for stop in settings.stop_sequences if stop in special)]))
-        matcher = None if settings.grammar is None else self._grammars.compile(settings.grammar, ends)
-        return TextPlan(settings=settings, ends=ends, matcher=matcher)
 
     def _can_decode(self) -> bool:
         """Whether rows can join and leave a batch of this network; checked once, before the first text."""

@@ -5,7 +5,6 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,20 +68,16 @@ def device_kind(device: str) -> tuple[str, ...]:
         except (OSError, AttributeError):  # it does not say which version of CUDA it supports, as a driver of AMD
             driver = ""
         architecture = getattr(found, "gcnArchName", None) if torch.version.hip else f"{found.major}.{found.minor}"
-        return kind, str(found.name), str(architecture), f"driver {driver}", *_rounding_settings()
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        return (
+            *(kind, str(found.name), str(architecture), f"driver {driver}"),
+            f"tf32 {_rounds_to_tf32(matmul)} {_rounds_to_tf32(getattr(cudnn, 'conv', cudnn))}",
+            f"reduced precision {matmul.allow_bf16_reduced_precision_reduction} {matmul.allow_fp16_reduced_precision_reduction}",
+            f"half accumulation {getattr(matmul, 'allow_fp16_accumulation', False)}",
+            f"deterministic {torch.are_deterministic_algorithms_enabled()} {cudnn.deterministic} {cudnn.benchmark}",
+            f"workspace {os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')}",
+        )
     return (kind, str(torch.backends.mps.get_name())) if kind == "mps" else (kind,)
-
-
-def _rounding_settings() -> Iterator[str]:
-    """The settings of torch that choose among kernels which round differently."""
-    import torch
-
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    yield f"tf32 {_rounds_to_tf32(matmul)} {_rounds_to_tf32(getattr(cudnn, 'conv', cudnn))}"
-    yield f"reduced precision {matmul.allow_bf16_reduced_precision_reduction} {matmul.allow_fp16_reduced_precision_reduction}"
-    yield f"half accumulation {getattr(matmul, 'allow_fp16_accumulation', False)}"
-    yield f"deterministic {torch.are_deterministic_algorithms_enabled()} {cudnn.deterministic} {cudnn.benchmark}"
-    yield f"workspace {os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')}"
 
 
 def _rounds_to_tf32(owner: Any) -> bool:

@@ -132,8 +132,16 @@ class ScoringEngine:
         self._constant = constant_length(network.config.get_text_config(decoder=True))
         self._longest = self._proved = longest
         self._tree = self._open_tree(network, tokens)
-        if self._tree is None:
-            self._open_prefix(network, pad_token, tokens)
+        if self._tree is None and self._constant is not None:
+            self.usage.reason += "; nor with common prefixes: its positions depend on how long a sequence is"
+        elif self._tree is None:
+            verdict = check_prefix(network, device=device, tokens=tokens, stem=2 * _STEM, longest=longest)
+            if verdict.is_exact:
+                self.usage.path = "prefix"
+                self.usage.reason += f"; with common prefixes {verdict.reason}"
+                self._rows = PrefixScorer(network, device=device, pad_token=pad_token, usage=self.usage)
+            else:
+                self.usage.reason += f"; nor with common prefixes: {verdict.reason}"
         _LOG.info("%s scores by path %r: %s", type(network).__name__, self.usage.path, self.usage.reason)
 
     def respond(self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]) -> Iterator[tuple[Request, ModelResponse]]:
@@ -221,19 +229,6 @@ class ScoringEngine:
         self.usage.path, self.usage.reason = "tree", verdict.reason + beyond
         limits = partial(piece_limits, network, self._device, cell_bytes=attention.cell_bytes())
         return TreeScorer(network, attention, limits=limits, device=self._device, usage=self.usage)
-
-    def _open_prefix(self, network: Any, pad_token: int, tokens: Sequence[int]) -> None:
-        """Reuse the common prefix of a batch, if that is exact for the network."""
-        if self._constant is not None:
-            self.usage.reason += "; nor with common prefixes: its positions depend on how long a sequence is"
-            return
-        verdict = check_prefix(network, device=self._device, tokens=tokens, stem=2 * _STEM, longest=self._longest)
-        if not verdict.is_exact:
-            self.usage.reason += f"; nor with common prefixes: {verdict.reason}"
-            return
-        self.usage.path = "prefix"
-        self.usage.reason += f"; with common prefixes {verdict.reason}"
-        self._rows = PrefixScorer(network, device=self._device, pad_token=pad_token, usage=self.usage)
 
 
 def _windows(requests: Sequence[Request]) -> Iterator[list[Request]]:

@@ -84,12 +84,8 @@ class PrefixScorer(PlainScorer):
         shared = min(common_prefix(batch[0].tokens[:most], item.tokens) for item in batch)
         if shared < _LEAST:
             return super()._logits(batch, positions)
-        cache = deepcopy(self._prefix(batch[0].tokens[:shared]))
-        cache.batch_repeat_interleave(len(batch))
-        return self._forward(batch, positions, start=shared, past_key_values=cache, use_cache=True)
-
-    def _prefix(self, tokens: tuple[int, ...]) -> DynamicCache:
-        """The cache of a prefix, made from the cache of the last prefix."""
+        # The cache of the prefix is made from the cache of the last prefix.
+        tokens = batch[0].tokens[:shared]
         known = common_prefix(self._path, tokens)
         # While the cache changes, there is none for the next call: the pass may fail.
         cache, path = self._cache if known else DynamicCache(), self._path
@@ -99,4 +95,6 @@ class PrefixScorer(PlainScorer):
         if known < len(tokens):
             self._forward([ScoredInput(tokens=tokens)], [len(tokens) - 1], start=known, past_key_values=cache, use_cache=True)
         self._path, self._cache = tokens, cache
-        return cache
+        repeated = deepcopy(cache)
+        repeated.batch_repeat_interleave(len(batch))
+        return self._forward(batch, positions, start=shared, past_key_values=repeated, use_cache=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -45,7 +46,13 @@ class Strip:
 def cut_strips(piece: Piece) -> list[Strip]:
     """Cut a piece so that the least is computed. That may be a single strip."""
     count = len(piece.tokens)
-    going_on = _going_on(piece)
+    # For each token, and for the end: the number of earlier tokens that have descendants there or later.
+    changes = [0] * (count + 1)
+    for index, end in enumerate(piece.ends):
+        if index + 1 < end:
+            changes[index + 1] += 1
+            changes[end] -= 1
+    going_on = list(accumulate(changes))
     steps = [range(start, min(start + _STEP, count)) for start in range(_STEP, count, _STEP)]
     borders = [0, *(min(step, key=going_on.__getitem__) for step in steps), count]
     costs, before = [0.0], [0]
@@ -64,20 +71,6 @@ def cut_strips(piece: Piece) -> list[Strip]:
         strips.append(Strip(start=start, stop=stop, keys=[*seen, *range(start, stop)]))
         place = before[place]
     return strips[::-1]
-
-
-def _going_on(piece: Piece) -> list[int]:
-    """For each token of a piece, and for its end: the number of earlier tokens that have descendants there or later."""
-    changes = [0] * (len(piece.tokens) + 1)
-    for index, end in enumerate(piece.ends):
-        if index + 1 < end:
-            changes[index + 1] += 1
-            changes[end] -= 1
-    found, number = [], 0
-    for change in changes:
-        number += change
-        found.append(number)
-    return found
 
 
 class StripPlan:

@@ -48,7 +48,19 @@ class HubCheckpoint(Checkpoint):
                 "it is not complete in the local cache, and HF_HUB_OFFLINE forbids a download",
                 "Unset HF_HUB_OFFLINE once to download it, or copy it and use `source: {folder: ...}`",
             )
-        files = self._files_on_hub()
+        try:
+            info = HfApi().model_info(self._repository, revision=self._commit, timeout=_TIMEOUT_S)
+        except Exception as error:
+            for refusal, seen, remedy in _REFUSALS:
+                if isinstance(error, refusal):
+                    raise self._not_found(seen, remedy) from error
+            # The HTTP client, and with it the class of its errors, differs between the versions of huggingface_hub.
+            reason = f"the Hub cannot be reached at {constants.ENDPOINT} ({type(error).__name__}: {error})"
+            raise self._not_found(
+                f"it is not complete in the local cache, and {reason}",
+                "Check the network, or copy the model and use `source: {folder: ...}`",
+            ) from error
+        files = sorted(sibling.rfilename for sibling in info.siblings or ())
         if not any(name.endswith(".safetensors") for name in files) or "config.json" not in files:
             raise self._not_found(
                 f"the repository holds no config.json with *.safetensors weights at this commit, only {', '.join(files[:8]) or 'nothing'}",
@@ -87,21 +99,6 @@ class HubCheckpoint(Checkpoint):
         if not isinstance(config, str) or layout_problem(Path(config).parent):
             return None
         return Path(config).parent
-
-    def _files_on_hub(self) -> list[str]:
-        try:
-            info = HfApi().model_info(self._repository, revision=self._commit, timeout=_TIMEOUT_S)
-        except Exception as error:
-            for refusal, seen, remedy in _REFUSALS:
-                if isinstance(error, refusal):
-                    raise self._not_found(seen, remedy) from error
-            # The HTTP client, and with it the class of its errors, differs between the versions of huggingface_hub.
-            reason = f"the Hub cannot be reached at {constants.ENDPOINT} ({type(error).__name__}: {error})"
-            raise self._not_found(
-                f"it is not complete in the local cache, and {reason}",
-                "Check the network, or copy the model and use `source: {folder: ...}`",
-            ) from error
-        return sorted(sibling.rfilename for sibling in info.siblings or ())
 
     def _download(self, patterns: tuple[str, ...]) -> Path:
         try:
