@@ -16,7 +16,7 @@ from eval_dagster.assets.tags import home_tags, model_tags, suite_tags
 from eval_dagster.config.values import identifier
 from eval_dagster.dagster_internals.definitions import RUN_KEY_TAG
 from eval_dagster.errors import EvalDagsterError
-from eval_dagster.gate.acceptances import accept_states, acceptance_line
+from eval_dagster.gate.results import accept_states, acceptance_line
 from eval_dagster.project import Project
 from eval_dagster.texts.visible_text import visible
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from eval_dagster.cli.console import out, print_next
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.acceptances import accept_states as record_acceptance
-from eval_dagster.gate.acceptances import acceptance_line
+from eval_dagster.gate.results import accept_states as record_acceptance
+from eval_dagster.gate.results import acceptance_line
 from eval_dagster.project import Project
 
 

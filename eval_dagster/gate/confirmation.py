@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -190,7 +190,14 @@ def confirm(project: Project, result: GateResult) -> GateResult:
     fresh answers, the row stays as it is, with the reason. If the last judgement confirmed or refuted a fall, it is not asked about again.
     Writes only the answers.
     """
-    rows, fresh, warnings = list(_with_known(project, result)), list(result.fresh), list(result.warnings)
+    known: dict[tuple[Any, ...], Regression] = {}
+    with suppress(LakeError):  # a damaged judgement is not used
+        if (last := project.lake.current("regressions", result.suite)) is not None:
+            known = {_same(row): row for row in read_judgement(last.path)[1] if row.confirmation in ("confirmed", "refuted")}
+    rows, fresh, warnings = list(result.regressions), list(result.fresh), list(result.warnings)
+    for index, row in enumerate(rows):
+        if row.confirmation == "unconfirmed" and (earlier := known.get(_same(row))) is not None:
+            rows[index] = replace(row, **{name: getattr(earlier, name) for name in _FOUND})
     waiting = [index for index, row in enumerate(rows) if row.confirmation == "unconfirmed"]
     for _, group in groupby(waiting, key=lambda index: (rows[index].eval, rows[index].model)):
         indices = list(group)
@@ -201,17 +208,6 @@ def confirm(project: Project, result: GateResult) -> GateResult:
                 problem = (row.reason or "").partition(_NOT_POSSIBLE)[2]
                 warnings.append(f"the fall of {row.eval}|{row.model} {_NOT_POSSIBLE}{problem}")
     return replace(result, regressions=rows, fresh=fresh, warnings=tuple(dict.fromkeys(warnings)))
-
-
-def _with_known(project: Project, result: GateResult) -> Iterator[Regression]:
-    """The rows, with the last judgement's findings by fresh answers about the same falls. New answers would differ."""
-    known: dict[tuple[Any, ...], Regression] = {}
-    with suppress(LakeError):  # a damaged judgement is not used
-        if (last := project.lake.current("regressions", result.suite)) is not None:
-            known = {_same(row): row for row in read_judgement(last.path)[1] if row.confirmation in ("confirmed", "refuted")}
-    for row in result.regressions:
-        found = known.get(_same(row)) if row.confirmation == "unconfirmed" else None
-        yield row if found is None else replace(row, **{name: getattr(found, name) for name in _FOUND})
 
 
 def _same(row: Regression) -> tuple[Any, ...]:
@@ -227,8 +223,14 @@ def _confirmed(project: Project, result: GateResult, rows: Sequence[Regression])
             return [(_not_possible(row, problems), []) for row, (_, problems) in zip(rows, readings, strict=True)]
         max_error_rate = project.suite(result.suite).gate.max_error_rate
         flipped = {fall.rows[name]["source_id"] for fall in falls for name in fall.flipped}
+        # Of the dataset rows that have not flipped, all or a random part; for the same result, the same part.
+        others = {fall.rows[name]["source_id"] for fall in falls for name in fall.contents} - flipped
+        share = max(1.0 if fall.of_all else share_of_unflipped(fall.p_value) for fall in falls)
+        state = falls[0].now.scores_version
+        in_order = sorted(others, key=lambda name: stable_hash([state, name]))
+        asked = flipped | set(in_order[: max(FEWEST, math.ceil(share * len(others)))])
         partition = Partition(project=project, eval_name=rows[0].eval, model=rows[0].model, run_id=result.run_id)
-        fresh = ask_again(partition, falls[0].now.metrics, flipped | set(_part_of_others(falls, flipped)))
+        fresh = ask_again(partition, falls[0].now.metrics, asked)
     except Exception as error:  # the boundary between one partition and the next
         return [(_not_possible(row, [_said_of(error)]), []) for row in rows]
     return [_tested(row, *of_row, flipped, fresh, max_error_rate) for row, of_row in zip(rows, readings, strict=True)]
@@ -239,38 +241,27 @@ def _falls(project: Project, row: Regression, level: float) -> tuple[list[Fall],
     level = level if row.fall_level is None else row.fall_level
     found: list[Fall] = []
     problems: list[str] = []
-    for against in _found_against(row, level, project.suite(row.suite).gate.smallest_difference):
+    of_tests: list[Against] = ["baseline"] if row.against == "baseline" else []
+    has_drifted = False
+    if row.drift is not None and row.drift_p_adjusted is not None:
+        is_large = abs(row.drift) >= max(project.suite(row.suite).gate.smallest_difference, row.noise_floor or 0.0)
+        has_drifted = is_large and (row.drift < 0) is row.higher_is_better and row.drift_p_adjusted <= level
+    if row.against == "anchor" or has_drifted:
+        of_tests.append("anchor")
+    for against in of_tests:
+        is_step = against == "baseline"
+        name, time = (row.baseline, row.baseline_materialized_at) if is_step else (row.anchor, row.anchor_materialized_at)
         try:
-            found.append(_fall(project, row, against, level))
+            rescorer = Rescorer(project)
+            now, before = _point(rescorer, row.eval, f"{row.model}@", row.materialized_at), _point(rescorer, row.eval, name, time)
+            before = rescorer.like(now, before, str(row.metric))
+            fall = Fall(row=row, against=against, now=now, before=before, level=level, metrics=project.task(row.eval).METRICS)
+            if not fall.flipped:  # reads the scores
+                raise LakeError("the scores of the result are those of the state that it is worse than")
+            found.append(fall)
         except Exception as error:  # the boundary between one fall and the next
             problems.append(_said_of(error))
     return found, problems
-
-
-def _found_against(row: Regression, level: float, smallest_difference: float) -> Iterator[Against]:
-    if row.against == "baseline":
-        yield "baseline"
-    if row.against == "anchor" or _has_drifted(row, level, smallest_difference):
-        yield "anchor"
-
-
-def _fall(project: Project, row: Regression, against: Against, level: float) -> Fall:
-    name, time = (row.baseline, row.baseline_materialized_at) if against == "baseline" else (row.anchor, row.anchor_materialized_at)
-    rescorer = Rescorer(project)
-    now, before = _point(rescorer, row.eval, f"{row.model}@", row.materialized_at), _point(rescorer, row.eval, name, time)
-    before = rescorer.like(now, before, str(row.metric))
-    fall = Fall(row=row, against=against, now=now, before=before, level=level, metrics=project.task(row.eval).METRICS)
-    if not fall.flipped:  # reads the scores
-        raise LakeError("the scores of the result are those of the state that it is worse than")
-    return fall
-
-
-def _has_drifted(row: Regression, level: float, smallest_difference: float) -> bool:
-    """Whether a result that is worse than its baseline is also worse than its anchor."""
-    if row.drift is None or row.drift_p_adjusted is None:
-        return False
-    is_large = abs(row.drift) >= max(smallest_difference, row.noise_floor or 0.0)
-    return is_large and (row.drift < 0) is row.higher_is_better and row.drift_p_adjusted <= level
 
 
 def _point(rescorer: Rescorer, eval_name: str, name: str | None, time: datetime | None) -> Materialization:
@@ -278,14 +269,6 @@ def _point(rescorer: Rescorer, eval_name: str, name: str | None, time: datetime 
     if time is None:
         raise LakeError(f"the result of {eval_name}|{model} has no time")
     return rescorer.readable(eval_name, model, time)
-
-
-def _part_of_others(falls: Sequence[Fall], flipped: set[str]) -> list[str]:
-    """The dataset rows that have not flipped, or a random part of them; for the same result, the same part."""
-    others = {fall.rows[name]["source_id"] for fall in falls for name in fall.contents} - flipped
-    share = max(1.0 if fall.of_all else share_of_unflipped(fall.p_value) for fall in falls)
-    state = falls[0].now.scores_version
-    return sorted(others, key=lambda name: stable_hash([state, name]))[: max(FEWEST, math.ceil(share * len(others)))]
 
 
 def _tested(
@@ -297,49 +280,37 @@ def _tested(
     for fall in falls:
         try:
             of_fall = fall.fresh_samples(fresh)
-            _require_few_errors(of_fall, max_error_rate)
-            tested = _tested_once(row, fall, flipped, fresh)
+            errors = sum(not each.has_fresh_score for each in of_fall)
+            if errors > max_error_rate * len(of_fall):
+                raise LakeError(
+                    f"{errors} of {len(of_fall)} fresh answers are errors; at most {max_error_rate:g} of them may be (max_error_rate)"
+                )
+            found = fall.tested(fresh, flipped)
+            if found is None:
+                raise LakeError("the repeated answers give no value, or do not vary, so the drop cannot be tested")
+            level = fall.level_for(found)
         except Exception as error:  # the boundary between one fall and the next
             left.append(_said_of(error))
             continue
         samples += of_fall
-        if tested.confirmation == "confirmed":
-            return tested, samples
+        said = (
+            f"{len(fall.flipped)} of {len(fall.contents)} samples had flipped; {found.n_fresh} were asked again, and by their answers the "
+            f"difference is {found.difference:+.3f} (p = {found.p_value:.2g}; below {level:.2g} confirms)"
+        )
+        tested = replace(
+            row,
+            n_fresh=found.n_fresh,
+            fresh_difference=found.difference,
+            fresh_stderr=found.stderr,
+            fresh_p_value=found.p_value,
+            fresh_level=level,
+        )
+        if found.p_value < level:
+            reason = _with_reason(row, f"confirmed: {said}")
+            return replace(tested, confirmation="confirmed", against=fall.against, reason=reason), samples
+        verdict = Verdict.NOT_COMPARABLE if row.is_partial else Verdict.NO_CHANGE_SEEN
+        tested = replace(tested, confirmation="refuted", verdict=verdict, against=None, reason=f"not confirmed: {said}")
     return (_not_possible(row, left), samples) if left else (tested, samples)
-
-
-def _tested_once(row: Regression, fall: Fall, flipped: set[str], fresh: FreshAnswers) -> Regression:
-    found = fall.tested(fresh, flipped)
-    if found is None:
-        raise LakeError("the repeated answers give no value, or do not vary, so the drop cannot be tested")
-    level = fall.level_for(found)
-    row = replace(
-        row,
-        n_fresh=found.n_fresh,
-        fresh_difference=found.difference,
-        fresh_stderr=found.stderr,
-        fresh_p_value=found.p_value,
-        fresh_level=level,
-    )
-    said = _said(fall, found, level)
-    if found.p_value < level:
-        return replace(row, confirmation="confirmed", against=fall.against, reason=_with_reason(row, f"confirmed: {said}"))
-    verdict = Verdict.NOT_COMPARABLE if row.is_partial else Verdict.NO_CHANGE_SEEN
-    return replace(row, confirmation="refuted", verdict=verdict, against=None, reason=f"not confirmed: {said}")
-
-
-def _require_few_errors(samples: Sequence[FreshSample], max_error_rate: float) -> None:
-    errors = sum(not each.has_fresh_score for each in samples)
-    if errors > max_error_rate * len(samples):
-        found = f"{errors} of {len(samples)} fresh answers are errors"
-        raise LakeError(f"{found}; at most {max_error_rate:g} of them may be (max_error_rate)")
-
-
-def _said(fall: Fall, found: FreshTest, level: float) -> str:
-    return (
-        f"{len(fall.flipped)} of {len(fall.contents)} samples had flipped; {found.n_fresh} were asked again, and by their answers the "
-        f"difference is {found.difference:+.3f} (p = {found.p_value:.2g}; below {level:.2g} confirms)"
-    )
 
 
 def _said_of(error: Exception) -> str:

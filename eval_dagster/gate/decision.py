@@ -55,8 +55,10 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
         tested = _can_be_tested(each)
         step = next(judgements) if tested and each.step is not None else None
         drift = next(judgements) if tested and each.drift is not None else None
-        rows.append(_row(each, step, drift, level))
-    return [replace(row, is_passed=_is_passed(each, row)) for each, row in zip(findings, rows, strict=True)]
+        row = _row(each, step, drift, level)
+        is_judged = each.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
+        rows.append(replace(row, is_passed=is_judged and not (row.is_red or row.is_refuted or row.is_gap)))
+    return rows
 
 
 def has_test(finding: Finding) -> bool:
@@ -64,12 +66,6 @@ def has_test(finding: Finding) -> bool:
     return _can_be_tested(finding) and any(
         case is not None and case.comparison.p_value is not None for case in (finding.step, finding.drift)
     )
-
-
-def _is_passed(finding: Finding, row: Regression) -> bool:
-    """Whether a metric passes: it was judged or has its first result, and is neither a gap, nor red, nor refuted."""
-    is_judged = finding.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
-    return is_judged and not (row.is_red or row.is_refuted or row.is_gap)
 
 
 def _can_be_tested(finding: Finding) -> bool:
@@ -108,25 +104,45 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
     if step is not None and step.verdict is Verdict.REGRESSED:
         return Verdict.REGRESSED, "baseline", None
     if Verdict.REGRESSED in verdicts:
-        return Verdict.REGRESSED, "anchor", _drifted(row)
+        now = (row.anchor_value or 0) + (row.drift or 0)
+        return Verdict.REGRESSED, "anchor", f"drifted since {row.anchor}: {row.anchor_value:.3f} → {now:.3f} ({row.drift:+.3f})"
     if finding.held is not None and not _is_released(finding, level):
-        return Verdict.REGRESSED, finding.held.against or "baseline", _still_worse(finding)
+        held, reason = finding.held, ""
+        if held.materialized_at is not None:
+            reason = f"regressed in the state of {minute(held.materialized_at)}"
+            if row.reason:
+                reason += f"; the last evaluation shows nothing better: {row.reason}"
+            else:
+                reason += " and unchanged since" if finding.is_as_red else " and not significantly better since"
+                reason += f" ({held.reason})" if held.reason and held.against == "anchor" else ""
+        return Verdict.REGRESSED, held.against or "baseline", reason
     if finding.step is None:
         return row.verdict, None, None
     is_equal = finding.is_as_baseline and row.value is not None  # it needs no test
     if finding.step.comparison.p_value is None and not is_equal:
-        return Verdict.NOT_COMPARABLE, None, _why_not(finding.step.comparison)
+        found = finding.step.comparison
+        if found.n_common == 0:
+            reason = (
+                f"no sample has a value in both results: {found.n_only_a} only in the new one, {found.n_only_b} only in the "
+                f"baseline, {found.n_neither} in neither (errors)"
+            )
+        elif found.n_clusters < 2:
+            reason = f"the {found.n_common} common samples are one independent group; expected at least two"
+        else:
+            reason = f"the metric has no value on the {found.n_common} common samples, or no variation, so no test is possible"
+        return Verdict.NOT_COMPARABLE, None, reason
     if row.is_partial:
-        return Verdict.NOT_COMPARABLE, None, _too_few(row)
+        asked = row.n_common + row.n_only_baseline
+        reason = f"only {row.n_common} of the {asked} samples of the baseline have a value now; expected at least half of them"
+        return Verdict.NOT_COMPARABLE, None, reason
     if finding.too_few is not None:  # a little less each night adds up to a lot
         return Verdict.NOT_COMPARABLE, None, finding.too_few
-    if Verdict.IMPROVED in verdicts and _has_risen(finding.step):  # if it rose only since the anchor, it can be worse than the baseline
+    rise = (finding.step.comparison.difference or 0) * (1 if finding.step.higher_is_better else -1)
+    if Verdict.IMPROVED in verdicts and rise > 0:  # if it rose only since the anchor, it can be worse than the baseline
         return Verdict.IMPROVED, None, None
-    return Verdict.NO_CHANGE_SEEN, None, _recovered(finding.held)
-
-
-def _has_risen(step: Case) -> bool:
-    return bool(step.comparison.difference) and (step.comparison.difference or 0) * (1 if step.higher_is_better else -1) > 0
+    if finding.held is None or finding.held.materialized_at is None:
+        return Verdict.NO_CHANGE_SEEN, None, None
+    return Verdict.NO_CHANGE_SEEN, None, f"no longer regressed, as it was in the state of {minute(finding.held.materialized_at)}"
 
 
 def _is_released(finding: Finding, level: float) -> bool:
@@ -137,74 +153,25 @@ def _is_released(finding: Finding, level: float) -> bool:
     anchor does not count while the result is worse than the baseline by more than chance, so a lost real improvement stays red. A result on
     few samples turns green only if it turned red on few samples.
     """
-    is_drift = finding.held is not None and finding.held.against == "anchor"
-    step = None if is_drift and finding.drift is not None else finding.step
-    good = [case for case in (finding.drift, step) if case is not None]
-    if finding.row.is_partial and finding.held is not None and not finding.held.is_partial:
+    held, since = finding.held, finding.since_red
+    if finding.row.is_partial and held is not None and not held.is_partial:
         return False
-    if finding.is_as_baseline or _is_better_than_red(finding, level):
+    if finding.is_as_baseline:
         return True
-    return any(map(_is_as_good, good)) and not (step is not None and _has_fallen(step, level))
-
-
-def _has_fallen(case: Case, level: float) -> bool:
-    """Whether this comparison alone shows a fall by more than chance."""
-    found = case.comparison
-    is_down = (found.difference or 0) * (1 if case.higher_is_better else -1) < 0
-    return is_down and found.p_value is not None and found.p_value <= level
-
-
-def _is_better_than_red(finding: Finding, level: float) -> bool:
-    since = finding.since_red
-    if finding.held is None or since is None or since.p_value is None or not since.difference:
-        return False
-    case = finding.step or finding.drift
-    higher_is_better = finding.held.higher_is_better if case is None else case.higher_is_better
-    return since.p_value <= level and higher_is_better is (since.difference > 0)
-
-
-def _is_as_good(case: Case) -> bool:
-    """Whether the result has no fall, or only a fall too small to matter."""
-    difference = case.comparison.difference
-    if difference is None:
-        return False
-    fall = -difference if case.higher_is_better else difference
-    return fall <= 0 or fall < max(case.smallest_difference, case.noise_floor)
-
-
-def _drifted(row: Regression) -> str:
-    return f"drifted since {row.anchor}: {row.anchor_value:.3f} → {(row.anchor_value or 0) + (row.drift or 0):.3f} ({row.drift:+.3f})"
-
-
-def _still_worse(finding: Finding) -> str:
-    held = finding.held
-    if held is None or held.materialized_at is None:
-        return ""
-    when = f"regressed in the state of {minute(held.materialized_at)}"
-    if finding.row.reason:
-        return f"{when}; the last evaluation shows nothing better: {finding.row.reason}"
-    since = "unchanged since" if finding.is_as_red else "not significantly better since"
-    return " and ".join([when, since]) + (f" ({held.reason})" if held.reason and held.against == "anchor" else "")
-
-
-def _recovered(held: Regression | None) -> str | None:
-    if held is None or held.materialized_at is None:
-        return None
-    return f"no longer regressed, as it was in the state of {minute(held.materialized_at)}"
-
-
-def _too_few(row: Regression) -> str:
-    asked = row.n_common + row.n_only_baseline
-    return f"only {row.n_common} of the {asked} samples of the baseline have a value now; expected at least half of them"
-
-
-def _why_not(comparison: Comparison) -> str:
-    """The reason that a comparison has no p-value."""
-    if comparison.n_common == 0:
-        return (
-            f"no sample has a value in both results: {comparison.n_only_a} only in the new one, {comparison.n_only_b} only in the "
-            f"baseline, {comparison.n_neither} in neither (errors)"
-        )
-    if comparison.n_clusters < 2:
-        return f"the {comparison.n_common} common samples are one independent group; expected at least two"
-    return f"the metric has no value on the {comparison.n_common} common samples, or no variation, so no test is possible"
+    if held is not None and since is not None and since.p_value is not None and since.difference:
+        case = finding.step or finding.drift
+        higher_is_better = held.higher_is_better if case is None else case.higher_is_better
+        if since.p_value <= level and higher_is_better is (since.difference > 0):
+            return True
+    is_drift = held is not None and held.against == "anchor"
+    step = None if is_drift and finding.drift is not None else finding.step
+    if step is not None:
+        rise = (step.comparison.difference or 0) * (1 if step.higher_is_better else -1)
+        if rise < 0 and step.comparison.p_value is not None and step.comparison.p_value <= level:
+            return False
+    for good in (finding.drift, step):
+        if good is not None and good.comparison.difference is not None:
+            fall = good.comparison.difference * (-1 if good.higher_is_better else 1)
+            if fall <= 0 or fall < max(good.smallest_difference, good.noise_floor):
+                return True
+    return False

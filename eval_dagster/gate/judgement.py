@@ -4,22 +4,20 @@ A result from before the last evaluation, which failed, is not judged.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import product
-from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError, UsageError
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.partition import Partition
 from eval_dagster.gate.records import NO_RESULT, GateResult, minute
-from eval_dagster.gate.results import LookKey, find_looks, known_looks
+from eval_dagster.gate.results import find_looks, known_looks
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.gate.standings import Baseline, Standings, level_of
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.columns import Attempt
-from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Look, Regression, Verdict
 from eval_dagster.stages.partition import STAGES, partition_key
@@ -85,20 +83,14 @@ def require_sensible_gate(project: Project, suite: str) -> None:
         except EvalDagsterError:  # reported when the eval is evaluated
             continue
         for metric in task.METRICS if gate.metrics == "all" else [headline(task)]:
-            most = _range(metric)
+            # A rate can differ by 1, and a score from 0 by its best value.
+            most = 1.0 if metric.IS_PROPORTION else metric.BEST if metric.HIGHER_IS_BETTER and metric.BEST else None
             if most is not None and gate.smallest_difference >= most:
                 raise UsageError(
                     f"suites.{suite}.gate.smallest_difference: found {gate.smallest_difference:g}; expected a number below {most:g}, which "
                     f"is the most that {metric.NAME} of the eval {eval_name} can differ by (0.01 is one percentage point); evals of other "
                     "units belong into a suite of their own"
                 )
-
-
-def _range(metric: type[BaseMetric[Any]]) -> float | None:
-    """The most that a metric can differ by: 1 for a rate, its best value for a score from 0. None if unknown."""
-    if metric.IS_PROPORTION:
-        return 1.0
-    return metric.BEST if metric.HIGHER_IS_BETTER and metric.BEST else None
 
 
 def judge(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
@@ -134,8 +126,23 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     for key in product(evals, models):
         partition = Partition(project, suite, settings.gate, level, *key, baseline, standings, rescorer)
         findings += _guarded(partition, attempts)
-        looks += _looks(partition, known, warnings)
-    warnings += _changed_servers(findings)
+        try:
+            metrics = project.task(partition.eval_name).METRICS
+            looks += list(find_looks(partition.points, metrics, alpha=settings.gate.alpha, known=known))
+        except TaskDefinitionError:
+            pass  # the verdict reports it
+        except Exception as error:  # verdicts do not depend on looks
+            name = f"{partition.eval_name}|{partition.model}"
+            warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
+    # Models that changed on their servers are named even if no result is red.
+    changed = dict.fromkeys(each.row.model for each in findings if "endpoint" in (each.row.cause or "").split(", "))
+    behind = "has another model behind its name than for the baseline (`eval-dagster sql endpoint_answers`)"
+    warnings += [f"the server of {model} {behind}" for model in changed]
+    rows: list[Regression] = []
+    for row in decide(findings, level=level):
+        # Only unconfirmed rows examine the model, because libraries load slowly.
+        is_fixed = row.confirmation == "unconfirmed" and not answers_vary(project, row.model)
+        rows.append(replace(row, confirmation=None, fall_level=None) if is_fixed else row)
     return GateResult(
         suite=suite,
         judged_at=judged_at,
@@ -144,7 +151,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         level=level if any(has_test(each) for each in findings) else 0.0,
         severity=settings.gate.severity,
         require=settings.gate.require,
-        regressions=standings.with_accepted_gaps([_as_confirmable(project, row) for row in decide(findings, level=level)]),
+        regressions=standings.with_accepted_gaps(rows),
         changes=[change for each in findings for change in each.changes],
         looks=looks,
         warnings=tuple(warnings),
@@ -171,12 +178,6 @@ def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateR
     )
 
 
-def _changed_servers(findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for each model that changed on its server, even if no result is red."""
-    for model in dict.fromkeys(each.row.model for each in findings if "endpoint" in (each.row.cause or "").split(", ")):
-        yield f"the server of {model} has another model behind its name than for the baseline (`eval-dagster sql endpoint_answers`)"
-
-
 def _guarded(partition: Partition, attempts: Attempts) -> list[Finding]:
     """The findings of a partition. An error becomes the reason that it is not judged."""
     current = None
@@ -193,22 +194,3 @@ def _guarded(partition: Partition, attempts: Attempts) -> list[Finding]:
     except Exception as error:  # the boundary between one partition and the next
         reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
         return partition.unjudged(Verdict.NOT_COMPARABLE, reason, current)
-
-
-def _as_confirmable(project: Project, row: Regression) -> Regression:
-    """The row, unconfirmed only if its model may answer differently. Only such rows examine the model, because libraries load slowly."""
-    is_fixed = row.confirmation == "unconfirmed" and not answers_vary(project, row.model)
-    return replace(row, confirmation=None, fall_level=None) if is_fixed else row
-
-
-def _looks(partition: Partition, known: Mapping[LookKey, Look], warnings: list[str]) -> list[Look]:
-    """The looks at a partition's history. A failure is a warning, because verdicts do not depend on looks."""
-    name = f"{partition.eval_name}|{partition.model}"
-    try:
-        metrics = partition.project.task(partition.eval_name).METRICS
-        return list(find_looks(partition.points, metrics, alpha=partition.gate.alpha, known=known))
-    except TaskDefinitionError:
-        return []  # the verdict reports it
-    except Exception as error:  # the boundary between one partition and the next
-        warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
-        return []

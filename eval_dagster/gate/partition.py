@@ -1,6 +1,7 @@
 """Compares the result of an eval and a model with its baseline and its anchor, metric by metric."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -35,6 +36,8 @@ from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
 
 _COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
 """Fields of a comparison that are also in a row of `regressions`."""
+_OF_RED = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better", "is_headline")
+"""Fields that tell which points a red state was compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,24 +69,15 @@ def error_rate(
     The groups are the asked samples that the baseline could evaluate, the asked samples that the anchor could evaluate, and all samples.
     The last group leaves out samples with errors in a state that a person accepted. Raises `LakeError` if scores were deleted.
     """
-    rates = list(_rates(current, baseline, metric, anchor, accepted))
-    return next((rate for rate in rates if rate.share > most), rates[0])
-
-
-def _rates(
-    current: Materialization,
-    baseline: Materialization | None,
-    metric: str,
-    anchor: Materialization | None,
-    accepted: Materialization | None,
-) -> Iterator[ErrorRate]:
     asked, errors = asked_samples(current, metric)
+    rates: list[ErrorRate] = []
     for before, what in ((baseline, "samples that the baseline could evaluate"), (anchor, "samples that the anchor could evaluate")):
         asked_before, errors_before = asked_samples(before, metric) if before else (set(), set())
         if common := asked & (asked_before - errors_before):
-            yield ErrorRate(errors=len(errors & common), samples=len(common), what=what)
+            rates.append(ErrorRate(errors=len(errors & common), samples=len(common), what=what))
     known = asked_samples(accepted, metric)[1] if accepted else set()
-    yield ErrorRate(errors=len(errors - known), samples=len(asked - known), what="samples")
+    rates.append(ErrorRate(errors=len(errors - known), samples=len(asked - known), what="samples"))
+    return next((rate for rate in rates if rate.share > most), rates[0])
 
 
 def asked_samples(point: Materialization, metric: str) -> tuple[set[str], set[str]]:
@@ -119,23 +113,17 @@ def measured_noise(point: Materialization, others: Sequence[Materialization], me
     most = max(map(len, texts), default=0)
     if most > 1:
         return noise_floor(_matrix(texts, most), texts=most, subjects=subjects)
-    repeats = [point, *_repeats(point, others, metric)]
-    if len(repeats) == 1:
-        return None
-    columns = [each.scores_by_metric.get(metric, {}) for each in repeats]
-    values = [[column[sample]["value"] if sample in column else None for column in columns] for sample in rows]
-    return noise_floor(_matrix(values, len(columns)), subjects=subjects)
-
-
-def _repeats(point: Materialization, others: Sequence[Materialization], metric: str) -> list[Materialization]:
-    """One materialization with the same versions for each set of answers other than the point's own."""
-    found: dict[str, Materialization] = {}
+    repeats: dict[str, Materialization] = {}  # one for each set of answers other than the point's own
     for other in others:
         is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
         if is_same and other.has_scores:
-            found[other.metrics.info.inputs["model_outputs"]] = other
-    found.pop(point.metrics.info.inputs["model_outputs"], None)
-    return list(found.values())
+            repeats[other.metrics.info.inputs["model_outputs"]] = other
+    repeats.pop(point.metrics.info.inputs["model_outputs"], None)
+    if not repeats:
+        return None
+    columns = [each.scores_by_metric.get(metric, {}) for each in (point, *repeats.values())]
+    values = [[column[sample]["value"] if sample in column else None for column in columns] for sample in rows]
+    return noise_floor(_matrix(values, len(columns)), subjects=subjects)
 
 
 def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -171,13 +159,31 @@ class Partition:
 
         A metric that was judged before stays judged while the result has it. If the result loses it, that is a gap.
         """
-        return [self._guarded(metric, current, is_shown) for metric, is_shown in self._judged_metrics(current).items()]
+        findings: list[Finding] = []
+        for metric, is_shown in self._judged_metrics(current).items():
+            standing, before = self._standing(metric), None
+            try:
+                if metric not in overall(current):
+                    reason = f"the result has no {metric} any more, by which earlier results were judged; accept this if it is meant"
+                    finding = self._gap(reason, metric, current)
+                else:
+                    before, note = self._before(metric)
+                    finding = self._against(before, metric, current, note)
+            except Exception as error:  # the boundary between one metric and the next
+                reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+                finding = self._gap(reason, metric, current, before)
+            findings.append(replace(finding, row=replace(finding.row, is_headline=is_shown), held=standing.red))
+        return findings
 
     def unjudged(self, verdict: Verdict, problem: str, current: Materialization | None) -> list[Finding]:
         """The findings if there is nothing to judge, or if it cannot be judged. Red results stay red."""
         row = self.unjudged_row(verdict, problem, current)
-        red = [held for metric in self.standings.metrics(self.key) if (held := self._standing_of(metric).red) is not None]
-        return [Finding(row=_compared_as(row, held), held=held) for held in red if self.baseline.last_passed] or [Finding(row=row)]
+        found: list[Finding] = []
+        for metric in self.standings.metrics(self.key):
+            held = self._standing_of(metric).red
+            if held is not None and self.baseline.last_passed:
+                found.append(Finding(row=replace(row, **{name: getattr(held, name) for name in _OF_RED}), held=held))
+        return found or [Finding(row=row)]
 
     def unjudged_row(
         self, verdict: Verdict, reason: str | None, current: Materialization | None = None, baseline: Materialization | None = None
@@ -216,29 +222,17 @@ class Partition:
         # If a metric with several values declares no headline, each value is judged.
         shown = {name for name, row in overall(current).items() if row["is_headline"]} or set(overall(current))
         names = dict.fromkeys([*overall(current), *before])
-        found = {name: name in shown or before.get(name, False) for name in names}
-        gone = {name for name in found if name not in overall(current) and self._is_let_go(name)}
-        return {name: is_shown for name, is_shown in found.items() if name not in gone and (is_shown or self.gate.metrics == "all")}
-
-    def _is_let_go(self, metric: str) -> bool:
-        """Whether a person accepted a state without a metric after the last judgement that named it."""
-        point = materialization_at(self.points, self.standings.accepted_since(self.key, metric))
-        return point is not None and metric not in overall(point)
-
-    def _guarded(self, metric: str, current: Materialization, is_shown: bool) -> Finding:
-        """The finding of a metric. An error becomes the reason that it is not judged."""
-        standing, before = self._standing(metric), None
-        try:
-            if metric not in overall(current):
-                reason = f"the result has no {metric} any more, by which earlier results were judged; accept this if it is meant"
-                finding = self._gap(reason, metric, current)
-            else:
-                before, note = self._before(metric)
-                finding = self._against(before, metric, current, note)
-        except Exception as error:  # the boundary between one metric and the next
-            reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
-            finding = self._gap(reason, metric, current, before)
-        return replace(finding, row=replace(finding.row, is_headline=is_shown), held=standing.red)
+        found: dict[str, bool] = {}
+        for name in names:
+            if name not in overall(current):
+                # A person may have accepted a state without the metric after the last judgement that named it.
+                point = materialization_at(self.points, self.standings.accepted_since(self.key, name))
+                if point is not None and name not in overall(point):
+                    continue
+            is_shown = name in shown or before.get(name, False)
+            if is_shown or self.gate.metrics == "all":
+                found[name] = is_shown
+        return found
 
     def _gap(self, reason: str, metric: str, current: Materialization, baseline: Materialization | None = None) -> Finding:
         return Finding(row=replace(self.unjudged_row(Verdict.NOT_COMPARABLE, reason, current, baseline), metric=metric))
@@ -319,12 +313,19 @@ class Partition:
         asked, asked_before = asked_samples(current, metric)[0], asked_samples(baseline, metric)[0]
         is_better = bool(overall(current)[metric]["higher_is_better"])
         noise = measured_noise(current, self.points, metric)
+        stored_value = None  # by the baseline's own metric on the common samples, unless the result's metric gives the same
+        if baseline is not before and metric in overall(before):
+            stored = compare_metric(current, before, metric, self._metrics, alpha=self.level)
+            again = compare_metric(current, baseline, metric, self._metrics, alpha=self.level)
+            is_turned = overall(before)[metric]["higher_is_better"] != overall(baseline)[metric]["higher_is_better"]
+            if stored is not None and (is_turned or stored.value_b != (again and again.value_b)):
+                stored_value = stored.value_b
         row = replace(
             self.unjudged_row(Verdict.NOT_COMPARABLE, note, current, before),
             metric=metric,
             value=found.value_a,
             baseline_value=found.value_b,
-            stored_baseline_value=self._stored_value(current, before, baseline, metric),
+            stored_baseline_value=stored_value,
             n_only_value=found.n_only_a,
             n_only_baseline=found.n_only_b,
             n_new=len(asked - asked_before),
@@ -358,16 +359,6 @@ class Partition:
                 f"the baseline ({refused[0]})"
             )
 
-    def _stored_value(self, current: Materialization, before: Materialization, baseline: Materialization, metric: str) -> float | None:
-        """The value of a baseline by its own metric on the common samples. None if the result's metric gives the same."""
-        if baseline is before or metric not in overall(before):
-            return None
-        stored = compare_metric(current, before, metric, self._metrics, alpha=self.level)
-        again = compare_metric(current, baseline, metric, self._metrics, alpha=self.level)
-        is_turned = overall(before)[metric]["higher_is_better"] != overall(baseline)[metric]["higher_is_better"]
-        is_other = is_turned or (stored and stored.value_b) != (again and again.value_b)
-        return stored.value_b if stored is not None and is_other else None
-
     def _with_past(
         self, finding: Finding, metric: str, current: Materialization, baseline: Materialization | None, anchor: Materialization | None
     ) -> Finding:
@@ -378,44 +369,33 @@ class Partition:
         same_as_before = before is not None and before.scores_version == current.scores_version and not is_turned
         same_as_baseline = baseline is not None and baseline.scores_version == current.scores_version
         is_tested = standing.judged_at is None or not (same_as_before or same_as_baseline)
-        red = self._red_point(standing.red, metric, current)
+        # The state that regressed first, scored by the current metric.
+        red, since_red = None if standing.red is None else materialization_at(self.points, standing.red.materialized_at), None
+        try:
+            red = None if red is None else self.rescorer.like(current, red, metric)
+        except EvalDagsterError:  # then only the estimates show whether the result is better
+            red = None
+        if red is not None and is_tested:
+            with suppress(LakeError):  # its scores were deleted
+                since_red = compare_metric(current, red, metric, self._metrics, alpha=self.level)
+        most, good, accepted = self.gate.max_error_rate, anchor or baseline, None
+        if self.baseline.last_passed and good is not None and self.standings.is_accepted(self.key, metric, good.materialized_at):
+            accepted = good
+        rate = error_rate(current, baseline, metric, most=most, anchor=anchor, accepted=accepted)
+        row = replace(finding.row, n_errors=rate.errors, n_evaluable=rate.samples)
+        if rate.share > most:
+            reason = f"{rate.errors} of {rate.samples} {rate.what} are errors; at most {most:g} of them may be (max_error_rate)"
+            row = replace(row, verdict=Verdict.ERRORS, reason=reason)
         return replace(
             finding,
-            row=self._with_errors(finding.row, metric, current, baseline, anchor),
+            row=row,
             held=standing.red,
             before=judged if same_as_before and not same_as_baseline else None,
-            since_red=self._compared_with_red(metric, current, red) if red is not None and is_tested else None,
+            since_red=since_red,
             is_as_red=red is not None and red.scores_version == current.scores_version,
             is_as_baseline=same_as_baseline,
             is_tested=is_tested,
         )
-
-    def _red_point(self, held: Regression | None, metric: str, current: Materialization) -> Materialization | None:
-        """The state that regressed first, scored by the current metric. None if that is unknown."""
-        red = None if held is None else materialization_at(self.points, held.materialized_at)
-        try:
-            return None if red is None else self.rescorer.like(current, red, metric)
-        except EvalDagsterError:  # then only the estimates show whether the result is better
-            return None
-
-    def _compared_with_red(self, metric: str, current: Materialization, red: Materialization) -> Comparison | None:
-        try:
-            return compare_metric(current, red, metric, self._metrics, alpha=self.level)
-        except LakeError:  # its scores were deleted
-            return None
-
-    def _with_errors(
-        self, row: Regression, metric: str, current: Materialization, baseline: Materialization | None, anchor: Materialization | None
-    ) -> Regression:
-        most, is_accepted = self.gate.max_error_rate, False
-        if self.baseline.last_passed and (good := anchor or baseline) is not None:
-            is_accepted = self.standings.is_accepted(self.key, metric, good.materialized_at)
-        rate = error_rate(current, baseline, metric, most=most, anchor=anchor, accepted=(anchor or baseline) if is_accepted else None)
-        row = replace(row, n_errors=rate.errors, n_evaluable=rate.samples)
-        if rate.share <= most:
-            return row
-        reason = f"{rate.errors} of {rate.samples} {rate.what} are errors; at most {most:g} of them may be (max_error_rate)"
-        return replace(row, verdict=Verdict.ERRORS, reason=reason)
 
     def _start(self, reason: str, metric: str, current: Materialization, baseline: Materialization | None = None) -> Finding:
         has_value = overall(current)[metric]["value"] is not None
@@ -454,9 +434,3 @@ class Partition:
     def _anchor_times(self, metric: str, anchor_at: datetime) -> Iterator[datetime]:
         yield anchor_at
         yield from (time for time in reversed(list(self.standings.passed(self.key, metric))) if time > anchor_at)
-
-
-def _compared_as(row: Regression, held: Regression) -> Regression:
-    """The row with the points that the red state was compared with."""
-    names = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better", "is_headline")
-    return replace(row, **{name: getattr(held, name) for name in names})

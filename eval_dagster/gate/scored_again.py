@@ -140,29 +140,26 @@ class Rescorer:
             return point
         key = point.eval_name, point.model, point.materialized_at
         if key not in self._known:
+            partition = Partition(project=self.project, eval_name=point.eval_name, model=point.model, run_id="")
             try:
-                self._known[key] = self._score(point)
+                answers = find_answers(partition, point.metrics.info.inputs)
+                rows = score_again(partition, answers)
+                self._known[key] = ScoredAgain(
+                    lake=point.lake,
+                    eval_name=point.eval_name,
+                    model=point.model,
+                    metrics=point.metrics,
+                    answers=answers,
+                    scored=rows,
+                    aggregated=metric_rows(partition.task, rows),
+                    versions_of_code=scoring_versions(partition.task),
+                )
             except EvalDagsterError as error:
                 self._known[key] = error
         found = self._known[key]
         if isinstance(found, EvalDagsterError):
             raise found
         return found
-
-    def _score(self, point: Materialization) -> ScoredAgain:
-        partition = Partition(project=self.project, eval_name=point.eval_name, model=point.model, run_id="")
-        answers = find_answers(partition, point.metrics.info.inputs)
-        rows = score_again(partition, answers)
-        return ScoredAgain(
-            lake=point.lake,
-            eval_name=point.eval_name,
-            model=point.model,
-            metrics=point.metrics,
-            answers=answers,
-            scored=rows,
-            aggregated=metric_rows(partition.task, rows),
-            versions_of_code=scoring_versions(partition.task),
-        )
 
 
 def _is_same_ruler(now: Materialization, before: Materialization, metric: str) -> bool:

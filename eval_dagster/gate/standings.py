@@ -17,9 +17,8 @@ from croniter import croniter
 
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.acceptances import is_for, read_acceptances
 from eval_dagster.gate.records import minute
-from eval_dagster.gate.results import read_judgement
+from eval_dagster.gate.results import is_for, read_acceptances, read_judgement
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import FileInfo, time_of
 from eval_dagster.records.judgements import GAPS, Acceptance, Regression, Verdict
@@ -101,16 +100,13 @@ def level_of(alpha: float, *, tested_at: datetime | None, now: datetime, cron: s
         cron: Schedule of the suite.
         timezone: Time zone of the schedule.
     """
-    shortest = min(1.0, _interval(cron, timezone, now)) if cron else 1.0
+    shortest = 1.0
+    if cron:  # the days between its next two times
+        times = croniter(cron, now.astimezone(ZoneInfo(timezone)))
+        first, second = (times.get_next(datetime).astimezone(UTC) for _ in range(2))
+        shortest = min(1.0, float((second - first).total_seconds()) / _DAY_S)
     days = LONGEST if tested_at is None else (now - tested_at).total_seconds() / _DAY_S
     return 2 * alpha * min(max(days, shortest), LONGEST) / _MONTH
-
-
-def _interval(cron: str, timezone: str, now: datetime) -> float:
-    """Days between the next two times of a schedule."""
-    times = croniter(cron, now.astimezone(ZoneInfo(timezone)))
-    first, second = (times.get_next(datetime).astimezone(UTC) for _ in range(2))
-    return float((second - first).total_seconds()) / _DAY_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +138,7 @@ class Standings:
         self._lake = lake
         self._suite = suite
         self._read: list[tuple[Path, FileInfo, Sequence[Regression]]] = []
+        self._unread: Iterator[Path] | None = None
 
     @cached_property
     def acceptances(self) -> list[Acceptance]:
@@ -153,17 +150,15 @@ class Standings:
         place = 0
         while True:
             while place >= len(self._read):
-                path = next(self._paths, None)
+                if self._unread is None:
+                    self._unread = iter(reversed(self._lake.files(self._lake.folder("regressions", self._suite))))
+                path = next(self._unread, None)
                 if path is None:
                     return
                 with suppress(LakeError):
                     self._read.append((path, *read_judgement(path)))
             yield self._read[place]
             place += 1
-
-    @cached_property
-    def _paths(self) -> Iterator[Path]:
-        return iter(reversed(self._lake.files(self._lake.folder("regressions", self._suite))))
 
     def tested(self, now: datetime) -> tuple[datetime | None, frozenset[Path]]:
         """The time of the last judgement that tested a new result, with its file. Null if it is too long ago to matter."""
@@ -239,7 +234,20 @@ class Standings:
         """
         keys = {(row.eval, row.model) for row in rows if row.is_gap}
         accepted = self._open_gaps([each for each in self.acceptances if each.is_gap and (each.eval, each.model) in keys])
-        return [_with_acceptance(row, [each for each in accepted if _overlap(each, row)]) if row.is_gap else row for row in rows]
+        found: list[Regression] = []
+        for row in rows:
+            same = [each for each in accepted if _overlap(each, row)] if row.is_gap else []
+            for each in reversed(same):
+                if (each.metric, each.verdict) == (row.metric, row.verdict) and is_for(each, row.reason):
+                    reason = f"{_accepted_by(each)}: {each.why} ({row.verdict.value}: {row.reason})"
+                    found.append(replace(row, verdict=Verdict.ACCEPTED_GAP, reason=reason))
+                    break
+            else:
+                if same:
+                    other = f"{_accepted_by(same[-1])} ({same[-1].verdict.value}: {same[-1].reason})"
+                    row = replace(row, reason=f"{row.reason}; another gap was {other}")
+                found.append(row)
+        return found
 
     def _open_gaps(self, accepted: Sequence[Acceptance]) -> list[Acceptance]:
         """The acceptances whose gaps have not been judged since, the oldest first."""
@@ -275,18 +283,6 @@ def _passes(row: Regression) -> bool:
 def _overlap(one: Acceptance, other: Acceptance | Regression) -> bool:
     """Whether two records share eval, model and metric. A record without a metric covers all."""
     return (one.eval, one.model) == (other.eval, other.model) and (None in (one.metric, other.metric) or one.metric == other.metric)
-
-
-def _with_acceptance(row: Regression, accepted: Sequence[Acceptance]) -> Regression:
-    """Turn a gap into an accepted one if one of these acceptances is for it. Otherwise its reason names the newest acceptance."""
-    if not accepted:
-        return row
-    for each in reversed(accepted):
-        if (each.metric, each.verdict) == (row.metric, row.verdict) and is_for(each, row.reason):
-            reason = f"{_accepted_by(each)}: {each.why} ({row.verdict.value}: {row.reason})"
-            return replace(row, verdict=Verdict.ACCEPTED_GAP, reason=reason)
-    other = accepted[-1]
-    return replace(row, reason=f"{row.reason}; another gap was {_accepted_by(other)} ({other.verdict.value}: {other.reason})")
 
 
 def _accepted_by(acceptance: Acceptance) -> str:
@@ -329,8 +325,9 @@ class _Search:
 
     def _look_at_stopped(self, path: Path, row: Regression) -> None:
         """Take a row that did not pass."""
-        # If no state passed, the oldest judgement names the last good state.
-        if row.baseline_materialized_at is not None and _is_of_own_model(row):
+        # If no state passed, the oldest judgement names the last good state. The baseline of a suite can be another model.
+        is_of_own_model = row.baseline is not None and row.baseline.rpartition("@")[0] == row.model
+        if row.baseline_materialized_at is not None and is_of_own_model:
             anchor_at = row.anchor_materialized_at or self._standing.anchor_at or row.baseline_materialized_at
             self._standing = replace(self._standing, baseline_at=row.baseline_materialized_at, anchor_at=anchor_at)
             self._files["baseline"] = path
@@ -340,14 +337,10 @@ class _Search:
         if self._standing.judged_at is None and row.difference is not None and row.verdict is not Verdict.ERRORS:
             self._standing = replace(self._standing, judged_at=row.materialized_at, judged=row)
             self._files["judged"] = path
-        if row.metric is not None:
-            self._look_for_red(path, row)
-
-    def _look_for_red(self, path: Path, row: Regression) -> None:
-        """Find the first red state. A state of few samples ends only a red state of few samples.
-
-        A state can be red before it is refuted, if fresh answers were not available at first.
-        """
+        if row.metric is None:
+            return
+        # The first red state. A state of few samples ends only a red state of few samples. A state can be red before it is refuted, if
+        # fresh answers were not available at first.
         self._is_refuted |= row.is_refuted
         newer = self._standing.red
         if row.verdict is Verdict.REGRESSED and not self._is_refuted and not (self._is_ended_in_part and row.is_partial):
@@ -356,8 +349,3 @@ class _Search:
                 self._files["red"] = path
         elif row.is_partial and row.p_value is not None and row.verdict in _NOT_WORSE:
             self._is_ended_in_part = True
-
-
-def _is_of_own_model(row: Regression) -> bool:
-    """Whether it was compared with a state of its own model. The baseline of a suite can be another model."""
-    return row.baseline is not None and row.baseline.rpartition("@")[0] == row.model

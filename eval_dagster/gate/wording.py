@@ -48,28 +48,27 @@ def verdict_line(result: GateResult) -> str:
         these = "this one" if total == 1 else f"these {total}"
         return f"First results: nothing to compare with yet; later results are compared with {these}"
     errors = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in failing]
+    falls: list[str] = []
+    for row in regressed:  # the difference from its anchor, if it is only worse than that
+        is_drift = row.against == "anchor" and row.drift is not None
+        fall = f"{number(row.drift, '+')} since {row.anchor}" if is_drift else number(row.difference, "+")
+        falls.append(f"{row.eval} on {row.model} ({row.metric} {fall})")
     said = [
-        *([f"{len(regressed)} of {total} results regressed: {_names(regressed)}"] if regressed else []),
+        *([f"{len(regressed)} of {total} results regressed: {_listed(falls)}"] if regressed else []),
         *([f"too many errors in {len(failing)} of {total} results: {_listed(errors)}"] if failing else []),
     ]
+    compared = sum(row.verdict in COMPARED for row in result.regressions)
     if result.outcome is Outcome.INCOMPLETE:
-        said = [_incomplete(result)]
+        parts: list[str] = []
+        for verdict in reversed(GAPS):
+            rows = [row for row in result.missing if row.verdict is verdict]
+            if rows:
+                parts.append(f"{len(rows)} of {counted(total, 'result')} {verdict.value} ({_reasons(rows)})")
+        seen = f"no regression seen in {counted(compared, 'comparison')}" if compared else "nothing was compared"
+        said = [f"Incomplete: {'; '.join(parts)}; {seen}" if result.missing else "Incomplete: nothing was judged"]
     elif not said:
-        compared = sum(row.verdict in COMPARED for row in result.regressions)
         said = [f"No regression seen in {counted(compared, 'comparison')}" if compared else "Nothing to compare with yet"]
     return "; ".join([*said, *_others(result)])
-
-
-def _incomplete(result: GateResult) -> str:
-    """The reasons that a suite without red results does not pass."""
-    total, missing = len(result.regressions), result.missing
-    if not missing:
-        return "Incomplete: nothing was judged"
-    by_verdict = [(verdict, [row for row in missing if row.verdict is verdict]) for verdict in reversed(GAPS)]
-    parts = [f"{len(rows)} of {counted(total, 'result')} {verdict.value} ({_reasons(rows)})" for verdict, rows in by_verdict if rows]
-    judged = sum(row.verdict in COMPARED for row in result.regressions)
-    seen = f"no regression seen in {counted(judged, 'comparison')}" if judged else "nothing was compared"
-    return f"Incomplete: {'; '.join(parts)}; {seen}"
 
 
 def _others(result: GateResult) -> list[str]:
@@ -79,7 +78,8 @@ def _others(result: GateResult) -> list[str]:
         len(result.with_verdict(verdict)) for verdict in (Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP)
     )
     refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
-    few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
+    partial = [row for row in result.with_verdict(Verdict.REGRESSED) if row.is_partial]
+    few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in partial]
     left = [row for row in result.gaps if row not in missing]
     marked = [f"{row.eval} on {row.model} ({'; '.join(row.marks)})" for row in result.regressions if row.marks]
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
@@ -93,11 +93,6 @@ def _others(result: GateResult) -> list[str]:
         *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
         *([f"not only the model changed: {_listed(marked)}"] if marked else []),
     ]
-
-
-def _on_few_samples(result: GateResult) -> list[Regression]:
-    """The red results that were compared on less than half of the baseline's samples."""
-    return [row for row in result.with_verdict(Verdict.REGRESSED) if row.is_partial]
 
 
 def clearest_fall(result: GateResult) -> str | None:
@@ -226,20 +221,9 @@ def evidence(row: Regression) -> str:
     return "; ".join(parts)
 
 
-def _names(rows: Sequence[Regression]) -> str:
-    return _listed([f"{row.eval} on {row.model} ({row.metric} {_fall(row)})" for row in rows])
-
-
 def _listed(texts: Sequence[str]) -> str:
     left = len(texts) - _MOST_NAMED
     return ", ".join(texts[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
-
-
-def _fall(row: Regression) -> str:
-    """The difference that makes a result red, from its baseline or from its anchor."""
-    if row.against == "anchor" and row.drift is not None:
-        return f"{number(row.drift, '+')} since {row.anchor}"
-    return number(row.difference, "+")
 
 
 def _reasons(rows: Sequence[Regression]) -> str:

@@ -89,7 +89,14 @@ class NoticeOutcome:
 
     def words(self) -> str:
         """The outcome, in a sentence for each variable."""
-        parts = [_words(delivery) for delivery in self.deliveries]
+        parts: list[str] = []
+        for delivery in self.deliveries:
+            if delivery.status == "sent":
+                tries = f" at attempt {delivery.attempts}" if delivery.attempts > 1 else ""
+                parts.append(f"sent to {delivery.variable}{tries}")
+            else:
+                variable = f" ({delivery.variable})" if delivery.variable else ""
+                parts.append(f"{delivery.status}{variable}: {delivery.error}")
         return "; ".join([*parts, f"not recorded: {self.problem}"] if self.problem else parts)
 
 
@@ -132,7 +139,10 @@ def notify_all(
     """
     variables = list(dict.fromkeys(project.suite(suite).notify))
     written = {"suite": suite, "run_id": run_id, "written_at": datetime.now(UTC)}
-    notices: list[dict[str, Any]] = [{**written, "notice_id": new_id(), **_texts(message)} for message in messages]
+    notices: list[dict[str, Any]] = []
+    for message in messages:
+        texts = {"kind": message.kind, "title": message_text(" ".join(message.title.split())), "body": message_text(message.body)}
+        notices.append({**written, "notice_id": new_id(), **texts})
     outcomes: list[NoticeOutcome] = []
     with ExitStack() as held:
         problem = None
@@ -206,12 +216,25 @@ def _deliver(
     sent = {"id": notice["notice_id"], "kind": notice["kind"], "title": notice["title"], "body": body, "timeout_s": timeout_s}
     reports, failure = _send({**sent, "variables": there, "reached": reached or {}}) if there else ({}, "")
     missing = "the environment variable {} is not set, or empty, where this runs; expected one or more apprise addresses in it"
-    return [
-        _delivery(name, reports[name])
-        if name in reports
-        else Delivery(variable=name, status="failed", error=failure if name in there else missing.format(name))
-        for name in variables
-    ]
+    deliveries: list[Delivery] = []
+    for name in variables:
+        if name not in reports:
+            deliveries.append(Delivery(variable=name, status="failed", error=failure if name in there else missing.format(name)))
+            continue
+        of_one = reports[name]
+        taken = [str(report["mark"]) for report in of_one if not report["error"]]
+        errors = [f"{each['service'] or f'address {place}'}: {each['error']}" for place, each in enumerate(of_one, 1) if each["error"]]
+        words = f"{len(taken)} of {len(of_one)} addresses reached; " if len(of_one) > 1 else ""
+        deliveries.append(
+            Delivery(
+                variable=name,
+                status="failed" if errors else "sent",
+                attempts=max(report["attempts"] for report in of_one),
+                error=words + "; ".join(errors) if errors else None,
+                reached=taken,
+            )
+        )
+    return deliveries
 
 
 def _send(notice: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], str]:
@@ -240,16 +263,6 @@ def _send(notice: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], s
     return {name: found for name, found in by_variable.items() if len(found) == found[0]["of"]}, failure
 
 
-def _delivery(variable: str, reports: Sequence[Mapping[str, Any]]) -> Delivery:
-    errors = [f"{report['service'] or f'address {place}'}: {report['error']}" for place, report in enumerate(reports, 1) if report["error"]]
-    attempts = max(report["attempts"] for report in reports)
-    reached = [str(report["mark"]) for report in reports if not report["error"]]
-    if not errors:
-        return Delivery(variable=variable, status="sent", attempts=attempts, reached=reached)
-    words = f"{len(reached)} of {len(reports)} addresses reached; " if len(reports) > 1 else ""
-    return Delivery(variable=variable, status="failed", attempts=attempts, error=words + "; ".join(errors), reached=reached)
-
-
 def _record(project: Project, notice: Mapping[str, Any], deliveries: Sequence[Delivery], night: str | None) -> str | None:
     """Write the outcome of a notice, and publish it. Returns why that failed."""
     try:
@@ -265,10 +278,6 @@ def _record(project: Project, notice: Mapping[str, Any], deliveries: Sequence[De
 def _row(notice: Mapping[str, Any], delivery: Delivery) -> dict[str, Any]:
     now = datetime.now(UTC)
     return {**notice, **asdict(delivery), "attempted_at": now, "sent_at": now if delivery.status == "sent" else None}
-
-
-def _texts(message: Message) -> dict[str, str]:
-    return {"kind": message.kind, "title": message_text(" ".join(message.title.split())), "body": message_text(message.body)}
 
 
 def _quietly_unsent(project: Project, suite: str) -> list[Unsent]:
@@ -295,7 +304,9 @@ def _send_each(project: Project, suite: str, notices: Sequence[Unsent], variable
             if not rows:
                 continue
             reached = {row["variable"]: row["reached"] or [] for row in rows}
-            deliveries = _deliver(list(reached), _late(rows[0]), timeout_s, reached)
+            late = f"Written {rows[0]['written_at']:%Y-%m-%d %H:%M} UTC, and not sent before"
+            late += f": {rows[0]['error']}" if rows[0]["error"] else ""
+            deliveries = _deliver(list(reached), {**rows[0], "body": f"{rows[0]['body']}\n{late}"}, timeout_s, reached)
             there -= {str(each.variable) for each in deliveries if each.status != "sent"}
             earlier = {row["variable"]: row["attempts"] or 0 for row in rows}
             counted = [replace(each, attempts=each.attempts + earlier[each.variable]) for each in deliveries]
@@ -305,20 +316,8 @@ def _send_each(project: Project, suite: str, notices: Sequence[Unsent], variable
     return outcomes
 
 
-def _late(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A notice that was left, with the time at which it was written."""
-    late = f"Written {row['written_at']:%Y-%m-%d %H:%M} UTC, and not sent before" + (f": {row['error']}" if row["error"] else "")
-    return {**row, "body": f"{row['body']}\n{late}"}
-
-
 def _has_address(variable: str) -> bool:
     return bool(os.environ.get(variable, "").strip())
-
-
-def _words(delivery: Delivery) -> str:
-    if delivery.status == "sent":
-        return f"sent to {delivery.variable}" + (f" at attempt {delivery.attempts}" if delivery.attempts > 1 else "")
-    return f"{delivery.status}{f' ({delivery.variable})' if delivery.variable else ''}: {delivery.error}"
 
 
 @dataclass(frozen=True, kw_only=True)

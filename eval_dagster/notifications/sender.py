@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from contextvars import ContextVar
@@ -43,6 +43,8 @@ _MOST_BYTES = 65_536
 """Most of an answer that is read. Services that look into it write a line or two."""
 _SEPARATORS = " \t\r\n,;"
 _TYPES = {"not evaluated": apprise.NotifyType.WARNING, "skipped": apprise.NotifyType.WARNING, "test": apprise.NotifyType.INFO}
+_PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
+"""Statuses after which the same request can be answered otherwise a little later, like those of a server's own errors."""
 _NO_CONNECTION = re.compile(r"connection|socket", re.IGNORECASE)
 _ID_HEADER = "Idempotency-Key"
 
@@ -74,8 +76,12 @@ class _Transport(requests.adapters.HTTPAdapter):
             return super().send(request, *arguments, **options)
         if request.method not in ("GET", "HEAD"):
             request.headers.setdefault(_ID_HEADER, exchange.notice_id)
+        # A timeout of requests is in seconds, or a pair of seconds to connect and to read.
+        timeout = options.get("timeout")
+        seconds = timeout[-1] if isinstance(timeout, tuple) else timeout
+        asked_s = float(seconds) if isinstance(seconds, int | float) else None
         left_s = max(exchange.deadline - time.monotonic(), 0.1)
-        options["timeout"] = (min(_CONNECT_S, left_s), min(_read_timeout(options.get("timeout")) or left_s, left_s))
+        options["timeout"] = (min(_CONNECT_S, left_s), min(asked_s or left_s, left_s))
         exchange.status, exchange.error, exchange.has_arrived = None, None, False
         try:
             response = super().send(request, *arguments, **options)
@@ -89,7 +95,13 @@ class _Transport(requests.adapters.HTTPAdapter):
             is_cut = bool(error.args) and isinstance(error.args[0], urllib3.exceptions.ProtocolError)
             exchange.error = "the connection ended without an answer" if is_cut else "no connection"
             raise
-        exchange.status, exchange.retry_after_s = response.status_code, _retry_after_s(response.headers.get("Retry-After", ""))
+        exchange.status, exchange.retry_after_s = response.status_code, 0.0
+        wait = response.headers.get("Retry-After", "")
+        if re.fullmatch(r"[0-9]{1,9}", wait.strip()):
+            exchange.retry_after_s = float(wait)
+        else:
+            with suppress(TypeError, ValueError, OverflowError):  # it asks for none, or in another form
+                exchange.retry_after_s = max(parsedate_to_datetime(wait).timestamp() - time.time(), 0.0)
         if request.method not in ("GET", "HEAD") and response.is_redirect:
             raise requests.TooManyRedirects("a notice follows no redirect", request=request)
         return response
@@ -98,7 +110,17 @@ class _Transport(requests.adapters.HTTPAdapter):
         response = super().build_response(req, resp)
         exchange = _exchange.get()
         if exchange is not None:
-            response._content = _beginning(resp, exchange.deadline)
+            # A body that is cut, damaged or without end is an answer, since the status came before it.
+            read, deadline = b"", min(exchange.deadline, time.monotonic() + _BODY_S)
+            with suppress(urllib3.exceptions.HTTPError, OSError, ValueError):
+                if (connection := resp.connection) is not None and connection.sock is not None:
+                    connection.sock.settimeout(_BODY_S)
+                while len(read) < _MOST_BYTES and time.monotonic() < deadline:
+                    part = resp.read1(_MOST_BYTES - len(read), decode_content=True)
+                    if not part:
+                        break
+                    read += part
+            response._content = read
             response._content_consumed = True
             resp.close()
         return response
@@ -114,7 +136,13 @@ def main() -> None:
     notice = json.load(sys.stdin)
     deadline = time.monotonic() + notice["timeout_s"]
     apprise.URLBase.socket_connect_timeout, apprise.URLBase.socket_read_timeout = _MAIL_S, notice["timeout_s"]
-    addresses = [(name, address) for name in notice["variables"] for address in _addresses(os.environ[name])]
+    addresses: list[tuple[str, str]] = []
+    for name in notice["variables"]:
+        text = os.environ[name]
+        found = [str(address) for address in parse_urls(text)]  # type: ignore[no-untyped-call]
+        # Other text before the first address counts as an invalid address.
+        before = text[: text.find(found[0])].strip(_SEPARATORS) if found else text
+        addresses += [(name, address) for address in [*([before] if before or not found else []), *found]]
     count = Counter(name for name, _ in addresses)
     pool = ThreadPoolExecutor(max_workers=len(addresses))
     sending: dict[Future[dict[str, Any]], int] = {}
@@ -136,13 +164,6 @@ def main() -> None:
     for place in sending.values():
         tell(place, {"service": None, "attempts": 1, "error": f"not done within {notice['timeout_s']:g} s; it may have arrived"})
     os._exit(0)  # do not wait for a service that hangs
-
-
-def _addresses(text: str) -> Sequence[str]:
-    """The addresses of a variable. Other text before the first one counts as an invalid address."""
-    found = [str(address) for address in parse_urls(text)]  # type: ignore[no-untyped-call]
-    before = text[: text.find(found[0])].strip(_SEPARATORS) if found else ""
-    return [*([before] if before else []), *found] or [text]
 
 
 def _mark(notice_id: str, address: str) -> str:
@@ -171,7 +192,9 @@ def _send(address: str, notice: Mapping[str, Any], deadline: float) -> dict[str,
         exchange = _Exchange(notice_id=notice["id"], deadline=deadline)
         error = _attempt(service, notice, exchange)
         # A second copy would come soon after one that may have arrived, so that only a later sending repeats it.
-        is_over = error is None or exchange.has_arrived or not _may_pass(exchange.status)
+        status = exchange.status
+        is_refused = status is not None and HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+        is_over = error is None or exchange.has_arrived or (is_refused and status not in _PASSING)
         wait_s = max(service.wait, exchange.retry_after_s)
         if is_over or attempt > retries or time.monotonic() + wait_s >= deadline:
             break
@@ -203,42 +226,6 @@ def _attempt(service: Any, notice: Mapping[str, Any], exchange: _Exchange) -> st
         return f"answered with HTTP status {exchange.status}, and did not accept it"
     messages = [str(entry.message) for of_service in result for each in of_service for entry in each]
     return "no connection" if any(map(_NO_CONNECTION.search, messages)) else "not accepted"
-
-
-def _may_pass(status: int | None) -> bool:
-    """Whether the same request can be answered otherwise a little later."""
-    passing = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
-    return status is None or status < HTTPStatus.MULTIPLE_CHOICES or status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in passing
-
-
-def _read_timeout(timeout: Any) -> float | None:
-    """The time to read of a timeout of requests: seconds, or a pair of seconds to connect and to read."""
-    seconds = timeout[-1] if isinstance(timeout, tuple) else timeout
-    return float(seconds) if isinstance(seconds, int | float) else None
-
-
-def _retry_after_s(text: str) -> float:
-    """Seconds that an answer asks to wait; 0 if it asks for none, or in another form."""
-    if re.fullmatch(r"[0-9]{1,9}", text.strip()):
-        return float(text)
-    try:
-        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-
-
-def _beginning(response: Any, deadline: float) -> bytes:
-    """The beginning of an answer's body. One that is cut, damaged or without end is an answer, since the status came before it."""
-    read, deadline = b"", min(deadline, time.monotonic() + _BODY_S)
-    with suppress(urllib3.exceptions.HTTPError, OSError, ValueError):
-        if (connection := response.connection) is not None and connection.sock is not None:
-            connection.sock.settimeout(_BODY_S)
-        while len(read) < _MOST_BYTES and time.monotonic() < deadline:
-            part = response.read1(_MOST_BYTES - len(read), decode_content=True)
-            if not part:
-                break
-            read += part
-    return read
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from eval_dagster.addresses import noted
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.jobs import ACCEPTING_JOB, chosen
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
-from eval_dagster.gate.acceptances import read_acceptances
+from eval_dagster.gate.results import read_acceptances
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 

@@ -20,10 +20,9 @@ from eval_dagster.assets.regressions import judged_before
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.assets.runs.run_summaries import RunSummary
 from eval_dagster.config.schema import PublicUrlConfig
-from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.records import GateResult, Outcome
-from eval_dagster.gate.results import current_result, write_result
+from eval_dagster.gate.results import accept, current_result, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.records import read_attempts

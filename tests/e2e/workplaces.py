@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from eval_dagster.lake.answers.journal import journal_rows
+from eval_dagster.lake.answers.responses import journal_rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = """

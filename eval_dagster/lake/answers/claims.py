@@ -14,6 +14,7 @@ Beside its claim a machine saves the answers that are not in a file yet. A machi
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import socket
@@ -27,7 +28,6 @@ from functools import partial
 from pathlib import Path
 
 from eval_dagster.errors import EvalDagsterError
-from eval_dagster.lake.answers.journal import lines_of_rows, rows_of_lines
 from eval_dagster.lake.remote.store import Store, StoredObject
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.stores.locks import is_held, locked
@@ -70,6 +70,18 @@ class Claim:
     """Whether others may have taken the requests because this process was silent for too long."""
     back_up: Callable[[Iterable[Answer]], None] | None = None
     """Saves answers not yet in a file of the cache, for a process that takes over; replaces the last save. Null with journals."""
+
+
+def lines_of_rows(rows: Iterable[Answer]) -> bytes:
+    """Answers as the lines of a journal."""
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def rows_of_lines(content: bytes) -> Iterator[Answer]:
+    """The answers in a journal's lines. Skips a line that was cut."""
+    for line in content.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
 
 
 class HomeClaims:

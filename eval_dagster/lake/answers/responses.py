@@ -1,27 +1,29 @@
 """The response cache: all answers of models, by model version and request.
 
 Its files are in `lake/response_cache/model_version=<version>/`. They are written every few seconds while a model works. Until then answers
-are in a journal, so a killed run loses none. The version covers everything that can change an answer, so stored answers are never outdated.
+are in a journal, one line of JSON each, which is written as soon as the answer arrives. So a killed run loses none. The lock of a journal
+ends with its process. A journal without a lock tells other processes to store its answers. The version covers everything that can change an
+answer, so stored answers are never outdated.
 """
 
 import contextlib
+import fcntl
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError, ModelError
-from eval_dagster.lake.answers.claims import Claim, HomeClaims, StoreClaims
-from eval_dagster.lake.answers.journal import Journal, abandoned, journal_rows, journals, remove_unnamed
+from eval_dagster.lake.answers.claims import Claim, HomeClaims, StoreClaims, lines_of_rows, rows_of_lines
 from eval_dagster.lake.catalog.catalog import rows_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.damage import damage_named, damages_of, require_sound
@@ -30,6 +32,8 @@ from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.lake.tables.rows import to_table
 from eval_dagster.lake.tables.schemas import RESPONSE_CACHE
 
+SUFFIX = ".journal"
+_UNNAMED = ".tmp"
 _MERGE_ABOVE = 24
 _VERSION = re.compile(r"(?!\.)[\w.+-]{1,200}", re.ASCII)
 _ONE_EACH = "qualify row_number() over (partition by request_id order by latency_s, hash(choice_logprobs), hash(text)) = 1"
@@ -38,6 +42,94 @@ FLUSH_S = 3.0
 _BACK_UP_S = 0.2
 _MOST_ROWS = 200
 """Above this number, rows are flushed to a file, because each backup writes all of them again."""
+
+
+class Journal:
+    """The journals of one process. It writes to one at a time."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """`name` is the prefix of its file names."""
+        self._folder = folder
+        self._name = name
+        self._number = 0
+        self._file: IO[bytes] | None = None
+        self._path = folder
+        self._ended: list[tuple[Path, IO[bytes]]] = []
+
+    def add(self, row: Answer) -> None:
+        """Write an answer."""
+        while self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._number += 1
+            self._path = self._folder / f"{self._name}-{self._number}{SUFFIX}"
+            # It is locked before it gets its name, because other processes treat an unlocked journal as abandoned.
+            unnamed = self._path.with_name(f".{self._path.name}{_UNNAMED}")
+            file = unnamed.open("ab", buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                unnamed.rename(self._path)
+                self._file = file
+            except FileNotFoundError:  # another process treated it as abandoned before it was locked
+                file.close()
+        line = lines_of_rows([row])
+        if self._file.write(line) != len(line):
+            raise OSError(f"no space left for {self._path}")
+
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[None]:
+        """End the current journal. After the block, which stores the answers, all ended journals are deleted."""
+        if self._file is not None:
+            self._ended.append((self._path, self._file))
+            self._file = None
+        yield
+        for path, file in self._ended:
+            path.unlink(missing_ok=True)
+            file.close()
+        self._ended.clear()
+
+    def close(self) -> None:
+        """Leave journals with unstored answers to the next run."""
+        for file in (*(file for _, file in self._ended), *([self._file] if self._file else [])):
+            file.close()
+        self._file = None
+
+
+def journals(folder: Path) -> list[Path]:
+    """The journals in a folder."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def remove_unnamed(folder: Path) -> None:
+    """Remove the journals of processes that were killed before their journals had names."""
+    for path in folder.glob(f".*{SUFFIX}{_UNNAMED}"):
+        with abandoned(path) as is_abandoned:
+            if is_abandoned:
+                path.unlink(missing_ok=True)
+
+
+def journal_rows(path: Path) -> Iterator[Answer]:
+    """The answers of a journal. Skips a line cut by a crash, so its request is sent again."""
+    try:
+        yield from rows_of_lines(path.read_bytes())
+    except FileNotFoundError:  # stored and deleted since it was listed
+        return
+
+
+@contextlib.contextmanager
+def abandoned(path: Path) -> Iterator[bool]:
+    """Whether the process of a journal has ended. The journal is locked during the block, which may store and delete it."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield path.exists()
 
 
 class ResponseCache:

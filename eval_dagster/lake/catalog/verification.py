@@ -49,6 +49,10 @@ class Verified:
 
 def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
     """All files of lakes and their catalogs, table by table."""
+
+    def refuse(path: Path) -> None:
+        raise LakeError(foreign_file(path))
+
     compare = partial(require_sound, again=True)
     found: list[Verifiable] = []
 
@@ -64,7 +68,7 @@ def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
             add(f"{prefix}{RESPONSE_CACHE}", parquet_files(folder), _compare_with_place)
         for folder in sorted((lake.root / PACKS).glob("*/")):
             add(f"{prefix}{PACKS}", parquet_files(folder), compare)
-        add(f"{prefix}foreign files", lake.foreign_files(), _refuse)
+        add(f"{prefix}foreign files", lake.foreign_files(), refuse)
         catalogs = [catalog_path(lake), *sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))]
         add(f"{prefix}{CATALOGS}", (path for path in catalogs if path.exists()), _read_catalog)
     return found
@@ -120,10 +124,6 @@ def _compare_with_place(path: Path) -> None:
             info = json.loads(text)
             if datetime.fromisoformat(info["materialized_at"]) != time_of(path):
                 raise ValueError(f"it was written at {info['materialized_at']}, which its name contradicts")
-
-
-def _refuse(path: Path) -> None:
-    raise LakeError(foreign_file(path))
 
 
 def _read_catalog(path: Path) -> None:

@@ -293,7 +293,15 @@ def _open(url: str, client: Mapping[str, str]) -> Any:
         return from_url(url)
     for variable in _ADDRESSES:
         given = os.environ.get(variable)
-        if given and not _is_address(given):  # obstore cannot use it, and its message would repeat it
+        if not given:
+            continue
+        try:
+            parts = urlsplit(given)
+            is_address = (parts.port is None or parts.port > 0) and given.isascii() and given.isprintable() and " " not in given
+        except ValueError:  # an invalid port, or unclosed brackets
+            is_address = False
+        if not (is_address and parts.scheme in ("http", "https") and parts.hostname and parts.username is None):
+            # obstore cannot use it, and its message would repeat it.
             raise UsageError(
                 f"the environment variable {variable} holds no address; expected http://HOST:PORT or https://HOST, without user and "
                 "password"
@@ -302,16 +310,6 @@ def _open(url: str, client: Mapping[str, str]) -> Any:
     allows_http = address.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
     options: Mapping[str, Any] = {**client, "allow_http": allows_http}
     return from_url(url, client_options=options, retry_config={"max_retries": 0})
-
-
-def _is_address(given: str) -> bool:
-    try:
-        parts = urlsplit(given)
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:  # an invalid port, or unclosed brackets
-        return False
-    is_plain = given.isascii() and given.isprintable() and " " not in given
-    return is_plain and has_port and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
 
 
 def probe(store: Store) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from eval_dagster.errors import EvalDagsterError, QueryError
-from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.judgement import Attempts
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import change_points
+from eval_dagster.gate.results import change_points, read_acceptances
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_head

@@ -17,7 +17,7 @@ from servers.postgres import Postgres
 from servers.ray_cluster import RayCluster
 from teams import Team
 
-from eval_dagster.lake.answers.journal import journal_rows
+from eval_dagster.lake.answers.responses import journal_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate import acceptances as gate_acceptances
 from eval_dagster.gate import results
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.format import parquet_files
@@ -142,6 +141,5 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> dict[str, RememberedLake]:
     monkeypatch.setattr(parquet_files, "file_stamp", lambda path: [str(path)])
     monkeypatch.setattr(parquet_files, "_read_info", info)
     monkeypatch.setattr(materializations.Materialization, "has_scores", property(lambda point: point._scores_path in held["lake"].kept))
-    for module in (results, gate_acceptances):
-        monkeypatch.setattr(module, "table_of", _whole)
+    monkeypatch.setattr(results, "table_of", _whole)
     return held

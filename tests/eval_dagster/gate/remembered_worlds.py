@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from remembered_lake import RememberedLake, remember
 
-from eval_dagster.gate import acceptances, judgement, scored_again
-from eval_dagster.gate.acceptances import accept
+from eval_dagster.gate import judgement, results, scored_again
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import write_result
+from eval_dagster.gate.results import accept, write_result
 from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.lake.tables.rows import prompt_row, sample_row
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric
@@ -316,7 +315,7 @@ def remembered_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
 
     def world(seed: int) -> World:
         lake = held["lake"] = RememberedLake()
-        monkeypatch.setattr(acceptances, "datetime", lake.clock())
+        monkeypatch.setattr(results, "datetime", lake.clock())
 
         def project(task: type[BaseTask[Any]]) -> Project:
             return replace(opened, lake=lake, tasks={"t": task}, _loaded_tasks={"t": task})

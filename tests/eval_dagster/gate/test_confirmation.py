@@ -15,11 +15,10 @@ from servers.stub import Stub, stub_server
 from eval_dagster.assets import regressions
 from eval_dagster.errors import UsageError
 from eval_dagster.gate import confirmation
-from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.confirmation import confirm
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import current_result, read_judgement, write_result
+from eval_dagster.gate.results import accept, current_result, read_judgement, write_result
 from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish

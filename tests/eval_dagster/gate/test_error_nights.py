@@ -7,7 +7,7 @@ import pytest
 from judged_project import Nights, row
 
 from eval_dagster.cli.gate import next_command
-from eval_dagster.gate.acceptances import accept
+from eval_dagster.gate.results import accept
 from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish

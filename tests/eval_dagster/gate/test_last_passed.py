@@ -7,8 +7,8 @@ import pytest
 from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.records import GateResult, Outcome
+from eval_dagster.gate.results import accept
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models import scripted

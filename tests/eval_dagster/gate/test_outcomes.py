@@ -10,9 +10,8 @@ import pytest
 from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.acceptances import accept, is_for
 from eval_dagster.gate.records import GateResult, Outcome
-from eval_dagster.gate.results import current_result, write_result
+from eval_dagster.gate.results import accept, current_result, is_for, write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.parquet_files import read_info, read_table, write_parquet

@@ -7,8 +7,7 @@ import pytest
 from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.acceptances import accept
-from eval_dagster.gate.results import write_result
+from eval_dagster.gate.results import accept, write_result
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.retention import Keep, Policy, prune
 

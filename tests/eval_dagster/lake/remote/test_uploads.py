@@ -6,8 +6,7 @@ import pytest
 from shared_writes import add_answers, names_of, write_results
 
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.answers.journal import Journal
-from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.answers.responses import Journal, ResponseCache
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote import mirror
 from eval_dagster.stores.locks import locked
