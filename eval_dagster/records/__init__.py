@@ -1,7 +1,6 @@
 """Frozen records that the stages pass on, with the names of eval-framework and lighteval."""
 
-from eval_dagster.records.answers import Completion, ItemScore, Loglikelihood, RepeatedScore, Score
-from eval_dagster.records.findings import Check, Finding, Status
+from eval_dagster.records.answers import Check, Completion, Finding, ItemScore, Loglikelihood, RepeatedScore, Score, Status
 from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport
 from eval_dagster.records.samples import DatasetSource, Grammar, Message, MetricContext, ResponseType, Role, Row, Sample, TaskSample
 

@@ -98,7 +98,11 @@ def compare_metric(
         if of_all is None:
             return None
         if issubclass(of_all, ItemMetric):
-            return _compare_items(of_all, name, a, b, alpha)
+            of_a, of_b = a.scores_by_metric.get(name, {}), b.scores_by_metric.get(name, {})
+            samples = list(dict.fromkeys([*of_a, *of_b]))  # an aggregate gets the items in the order of the samples
+            items_a, items_b = ([item_of(side[sample]) if sample in side else None for sample in samples] for side in (of_a, of_b))
+            clusters = [(of_a.get(sample) or of_b[sample])["cluster"] for sample in samples]
+            return compare_items(items_a, items_b, of_all.aggregate, clusters=clusters, alpha=alpha)
         return _compare_corpora(of_all, a, b, alpha) if issubclass(of_all, CorpusMetric) else None
     metric = next((metric for metric in metrics if name.partition("/")[0] == metric.NAME), None)
     return _compare_means(metric, name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
@@ -110,7 +114,15 @@ def causes(a: Materialization, b: Materialization, metric: str) -> tuple[Cause, 
     Names each point that mixes answers of several models or states of a server.
     """
     found: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
-    found += _model_causes(a, b)
+    if a.versions["model"] != b.versions["model"]:
+        if a.model_content == b.model_content:
+            found.append("engine")
+        else:
+            (version, content), (version_before, content_before) = a.declared, b.declared
+            if content != content_before:
+                found.append("model")
+            else:
+                found += ["endpoint"] if version == version_before else ["endpoint", "engine"]
     if metric_versions(a).get(metric) != metric_versions(b).get(metric):
         found.append("metric")
     found += ["mixed answers"] if mixed_words(a.metrics.info.counts) else []
@@ -122,17 +134,6 @@ def cause_words(causes: str) -> str:
     """Comma-separated causes in words."""
     names = (name.strip() for name in causes.split(","))
     return ", ".join(_WORDS.get(name, name) for name in names)
-
-
-def _model_causes(a: Materialization, b: Materialization) -> list[Cause]:
-    if a.versions["model"] == b.versions["model"]:
-        return []
-    if a.model_content == b.model_content:
-        return ["engine"]
-    (version, content), (version_before, content_before) = a.declared, b.declared
-    if content != content_before:
-        return ["model"]
-    return ["endpoint"] if version == version_before else ["endpoint", "engine"]
 
 
 def changed_samples(a: Materialization, b: Materialization, metric: str) -> Iterator[ChangedSample]:
@@ -201,28 +202,16 @@ def _compare_means(
     )
 
 
-def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Materialization, of_b: Materialization, alpha: float) -> Comparison:
-    a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
-    samples = list(dict.fromkeys([*a, *b]))  # an aggregate gets the items in the order of the samples
-    items_a, items_b = ([item_of(side[sample]) if sample in side else None for sample in samples] for side in (a, b))
-    clusters = [(a.get(sample) or b[sample])["cluster"] for sample in samples]
-    return compare_items(items_a, items_b, metric.aggregate, clusters=clusters, alpha=alpha)
-
-
 def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Materialization, of_b: Materialization, alpha: float) -> Comparison:
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
     columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
     samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws depend on the order
     clusters = [next(column[sample]["cluster"] for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
-    return compare_corpora(
-        _statistics(columns_a, samples), _statistics(columns_b, samples), metric.aggregate, clusters=clusters, alpha=alpha
-    )
-
-
-def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Sequence[str]) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """One row per sample, one column per statistic; NaN for a missing value."""
-    rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
-    return np.array(rows, dtype=float).reshape(len(samples), len(columns))
+    matrices = []
+    for columns in (columns_a, columns_b):
+        rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
+        matrices.append(np.array(rows, dtype=float).reshape(len(samples), len(columns)))  # not a number for a missing value
+    return compare_corpora(matrices[0], matrices[1], metric.aggregate, clusters=clusters, alpha=alpha)
 
 
 def _or_nothing(point: Materialization, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:

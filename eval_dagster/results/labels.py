@@ -3,6 +3,7 @@
 import csv
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,8 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.columns import HumanLabel
-from eval_dagster.results.answers import answer_text
 from eval_dagster.results.materializations import Materialization, MaterializationName, history, materialization_at
+from eval_dagster.results.samples import answer_text
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.texts.visible_text import spreadsheet_text
 
@@ -78,7 +79,7 @@ def import_labels(lake: Lake, file: Path, *, by: str) -> Imported:
     """
     if not by.strip():
         raise UsageError("found an empty --by; expected the name of the person who labelled")
-    known = {_key(row): (row["label"], row["comment"]) for row in _in_order(records_of(lake, TABLE))}
+    known = {_key(row): (row["label"], row["comment"]) for row in sorted(records_of(lake, TABLE), key=lambda row: row["labelled_at"])}
     now, points = datetime.now(UTC), _Points(lake)
     new: list[HumanLabel] = []
     seen: dict[tuple[Any, ...], int] = {}
@@ -142,13 +143,16 @@ def _label(row: Mapping[str, str], points: _Points, where: str, *, by: str, now:
             f"{where}: found the sample {sample!r}, which {point.name()} does not have; expected the ids as `label export` wrote them "
             "(a spreadsheet may have turned one into a number)"
         )
+    answer = None
+    with suppress(LakeError):
+        answer = _answer(point, sample)
     return HumanLabel(
         eval=row["eval"],
         model=row["model"],
         materialized_at=point.materialized_at,
         sample_id=sample,
         sample_name=samples[sample],
-        answer=_answer_or_none(point, sample),
+        answer=answer,
         label=label,
         comment=comment or None,
         labelled_by=by,
@@ -161,8 +165,10 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     before = csv.field_size_limit(_LARGEST_CELL)
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
-            reader = csv.DictReader(opened, dialect=_dialect(opened.readline()))
+            # Spreadsheets in some countries write semicolons or tabs.
+            separator = max(",;\t", key=opened.readline().count)
             opened.seek(0)
+            reader = csv.DictReader(opened, dialect=csv.excel, delimiter=separator, strict=True)
             names = reader.fieldnames or []
             if missing := [name for name in _NEEDED if name not in names]:
                 raise UsageError(
@@ -183,31 +189,9 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
         csv.field_size_limit(before)
 
 
-def _dialect(heading: str) -> type[csv.Dialect]:
-    """The CSV dialect of a heading. Spreadsheets in some countries write semicolons or tabs."""
-    separator = max(",;\t", key=heading.count)
-
-    class Dialect(csv.excel):
-        delimiter = separator
-        strict = True
-
-    return Dialect
-
-
-def _in_order(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return sorted(rows, key=lambda row: row["labelled_at"])
-
-
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("eval", "model", "materialized_at", "sample_id", "labelled_by"))
 
 
 def _answer(point: Materialization, sample: str) -> str | None:
     return answer_text(point.responses.get(sample), point.prompts.get(sample))
-
-
-def _answer_or_none(point: Materialization, sample: str) -> str | None:
-    try:
-        return _answer(point, sample)
-    except LakeError:
-        return None

@@ -7,15 +7,104 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from math import fsum
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.damage import damage_named
 from eval_dagster.lake.format.parquet_files import time_of
+from eval_dagster.lake.tables.columns import ResponseRow
 from eval_dagster.records import ResponseType, Role
-from eval_dagster.results.answers import answers_of, image_counts, prompts_before, values_of
 from eval_dagster.results.materializations import Materialization, metric_versions
+from eval_dagster.stages import partition as stages
+
+_ANSWER = (
+    *("text", "text_post_processed", "reasoning", "tool_calls", "choice_logprobs", "finish_reason", "prompt_tokens", "output_tokens"),
+    *("truncated_tokens", "latency_s", "cost", "error"),
+)
+_IMAGES_AT_ONCE = 16
+_SCORE = ("metric", "value", "text_values", "item", "error", "explanation")
+
+
+def image_counts(result: Materialization) -> dict[str, int]:
+    """The number of images of each sample with images. Their bytes are not kept in memory."""
+    path = result.path_of("prompts")
+    counts: dict[str, int] = {}
+    with damage_named(path):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=_IMAGES_AT_ONCE, columns=["sample_id", "images"]):
+            lengths = pc.list_value_length(batch["images"])
+            counts |= {name: n for name, n in zip(batch["sample_id"].to_pylist(), lengths.to_pylist(), strict=True) if n}
+    return counts
+
+
+def answer_text(response: Mapping[str, Any] | None, prompt: Mapping[str, Any] | None) -> str | None:
+    """The answer of a response as one text, as in `stages.partition`; null without a response.
+
+    Args:
+        response: A row of `responses` with `text`, `text_post_processed` and `choice_logprobs`.
+        prompt: The row of `prompts` with `choices`.
+    """
+    return None if response is None else stages.answer_text(cast(ResponseRow, response), prompt["choices"] if prompt else None)
+
+
+def answers_of(result: Materialization, samples: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The answers of a result with their scores, by sample; of all samples, or of some."""
+    scores = result.rows("scores", ("sample_id", *_SCORE), samples)
+    answers = {row["sample_id"]: _answer(row) for row in result.rows("responses", ("sample_id", *_ANSWER), samples)}
+    for row in scores:
+        answer, metric = answers.setdefault(row["sample_id"], {}), row["metric"]
+        answer.setdefault("scores", {})[metric] = row["value"]
+        for column, name in (("error", "score_errors"), ("item", "items"), ("text_values", "text_values")):
+            if row.get(column) is not None:
+                answer.setdefault(name, {})[metric] = row[column]
+        if explanation := explanation_of(row):
+            answer.setdefault("explanations", {})[metric] = explanation
+    return answers
+
+
+def explanation_of(score: Mapping[str, Any]) -> dict[str, list[str | None]]:
+    """The reasons for the value of a row of `scores`: the texts of each kind. Empty if the file is older than this column."""
+    return dict(json.loads(score.get("explanation") or "{}"))
+
+
+def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `responses` without empty fields."""
+    texts, final, logprobs = row["text"] or [], row["text_post_processed"] or row["text"] or [], row["choice_logprobs"] or []
+    fields = {
+        "text": final,
+        "raw": texts if texts != final else None,
+        "reasoning": row["reasoning"] if any(row["reasoning"] or ()) else None,
+        "tool_calls": row.get("tool_calls") if any(row.get("tool_calls") or ()) else None,
+        "logprobs": logprobs,
+        "finish_reason": row["finish_reason"],
+        "truncated_tokens": row["truncated_tokens"] or None,
+        **{name: row.get(name) for name in ("prompt_tokens", "output_tokens", "latency_s", "cost", "error")},
+    }
+    return {name: value for name, value in fields.items() if value is not None and value != []}
+
+
+def prompts_before(before: Materialization, now: Materialization) -> dict[str, dict[str, Any]] | None:
+    """The other result's `prompt` and `choices` by sample. Empty if all are the same; None if they were deleted."""
+    if before.version_of("prompts") == now.version_of("prompts"):
+        return {}
+    with suppress(LakeError):
+        return {row["sample_id"]: row for row in before.rows("prompts", ("sample_id", "prompt", "choices"))}
+    return None
+
+
+def values_of(result: Materialization, metric: str | None, failed: dict[str, bool]) -> dict[str, float]:
+    """The values of a metric by sample. Marks samples with an error in any metric in `failed`."""
+    values: dict[str, float] = {}
+    for row in result.rows("scores", ("sample_id", "metric", "value", "error")):
+        if row["error"] is not None and row["sample_id"] in failed:
+            failed[row["sample_id"]] = True
+        if row["value"] is not None and row["metric"] == metric:
+            values[row["sample_id"]] = row["value"]
+    return values
+
 
 MOST_SAMPLES = 20_000
 """Maximum samples of a page. If there are more, it takes the flipped ones, the errors and a random part of the others."""
@@ -114,15 +203,12 @@ def collect_samples(
         raise LakeError(f"there is no result{when} of {eval_name}|{model} in {lake.root}; `eval-dagster sql metrics_history` lists them")
     point = Materialization.of(lake, eval_name, model, paths[place])
     if against == "previous":
-        against = _newest_sound(lake, eval_name, model, paths[:place])
+        against = None
+        for path in reversed(paths[:place]):
+            with suppress(LakeError):  # a damaged result is passed over
+                against = Materialization.of(lake, eval_name, model, path)
+                break
     return _Collection(point, against).collect(most)
-
-
-def _newest_sound(lake: Lake, eval_name: str, model: str, paths: Sequence[Path]) -> Materialization | None:
-    for path in reversed(paths):
-        with suppress(LakeError):
-            return Materialization.of(lake, eval_name, model, path)
-    return None
 
 
 class _Collection:
@@ -142,22 +228,36 @@ class _Collection:
         for row in prompts:
             row["images"] = images.get(row["sample_id"])
         answers = answers_of(point, chosen)
-        earlier = self._earlier(chosen)
+        earlier: dict[str, dict[str, Any]] = {}
+        try:
+            if self._before is not None:
+                earlier = answers_of(self._before, chosen)
+        except LakeError as error:
+            self._notes.append(f"nothing is compared: {error}")
         before = self._before if earlier else None
         metrics = list(_metrics(point, before, answers.values()))
         of_samples = [each for each in metrics if each["has_scores"]]
         headline: dict[str, Any] = next((each for each in of_samples), {"metric": "", "higher_is_better": None})
-        asked_before = self._asked_before(before)
+        asked_before = {} if before is None else prompts_before(before, point)
+        if asked_before is None:
+            self._notes.append("the prompts and choices of the result before are damaged or no longer in the lake")
         rows = [_sample(row, answers.get(row["sample_id"], {}), earlier.get(row["sample_id"]), asked_before) for row in prompts]
         for row in rows:
-            if flip := _flip(row, headline["metric"], headline["higher_is_better"]):
-                row["flip"] = flip
+            value, value_before = (row.get(side, {}).get("scores", {}).get(headline["metric"]) for side in ("now", "before"))
+            if None not in (value, value_before, headline["higher_is_better"]) and value != value_before:
+                row["flip"] = "better" if (value > value_before) == headline["higher_is_better"] else "worse"
+        compared = None
+        if before is not None:
+            differs = [what for what, version in point.versions.items() if before.versions[what] != version]
+            if metric_versions(point) != metric_versions(before):
+                differs.append("metric")
+            compared = Compared(model=before.model, materialized_at=before.materialized_at, differs=tuple(differs))
         return ResultSamples(
             eval=point.eval_name,
             model=point.model,
             materialized_at=point.materialized_at,
             run_id=point.metrics.info.run_id,
-            against=None if before is None else _compared(point, before),
+            against=compared,
             headline=headline["metric"],
             metrics=metrics,
             samples=rows,
@@ -184,23 +284,6 @@ class _Collection:
             return not (is_flipped or failed[name]), sha256(name.encode()).hexdigest()
 
         return len(failed), frozenset(sorted(failed, key=rank)[:most])
-
-    def _earlier(self, chosen: Collection[str] | None) -> dict[str, dict[str, Any]]:
-        """The answers of the other result by sample. If they were deleted, empty with a note."""
-        if self._before is None:
-            return {}
-        try:
-            return answers_of(self._before, chosen)
-        except LakeError as error:
-            self._notes.append(f"nothing is compared: {error}")
-            return {}
-
-    def _asked_before(self, before: Materialization | None) -> Mapping[str, Mapping[str, Any]] | None:
-        """The result of `prompts_before`. Adds a note if the prompts were deleted."""
-        found = {} if before is None else prompts_before(before, self._point)
-        if found is None:
-            self._notes.append("the prompts and choices of the result before are damaged or no longer in the lake")
-        return found
 
 
 def _sample(
@@ -271,17 +354,3 @@ def _overall(point: Materialization) -> dict[str, dict[str, Any]]:
     """The rows of `metrics` over all samples, by metric. If a metric has several rows, the headline."""
     rows = [row for row in point.metric_rows if row["subject"] is None]
     return {row["metric"]: row for row in sorted(rows, key=lambda row: (row["is_headline"], row["aggregation"] != "macro"))}
-
-
-def _flip(sample: Mapping[str, Any], metric: str, higher_is_better: bool | None) -> Literal["worse", "better"] | None:
-    now = sample["now"].get("scores", {}).get(metric) if "now" in sample else None
-    before = sample.get("before", {}).get("scores", {}).get(metric)
-    if now is None or before is None or now == before or higher_is_better is None:
-        return None
-    return "better" if (now > before) == higher_is_better else "worse"
-
-
-def _compared(point: Materialization, before: Materialization) -> Compared:
-    found = [what for what, version in point.versions.items() if before.versions[what] != version]
-    differs = (*found, *(["metric"] if metric_versions(point) != metric_versions(before) else []))
-    return Compared(model=before.model, materialized_at=before.materialized_at, differs=differs)

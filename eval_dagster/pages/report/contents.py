@@ -1,6 +1,6 @@
 """The contents of a report's page: the gate's result, and related data of the lake."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_head
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.columns import Attempt
-from eval_dagster.pages.report.flips import Flips, flips_of
+from eval_dagster.pages.report.evidence import Flips, flips_of
 from eval_dagster.pages.report.histories import History, headline_of, history_of
 from eval_dagster.pages.report.plots import MOST_POINTS
 from eval_dagster.project import Project, in_order
@@ -98,6 +98,14 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     last = Attempts(attempts)
     problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
     current = {key: found[-1] for key, found in points.items() if found}
+    last_attempts = {(each.eval, each.model): each for each in attempts if not run_ids or each.run_id in run_ids}
+    versions = {}
+    for key, point in current.items():
+        baseline = _baseline(project, result, key)
+        before = _inputs(baseline) if baseline else {}
+        versions[key] = [Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)]
+        for what, now in _inputs(point).items():
+            versions[key].append(Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what)))
     return Contents(
         result=result,
         standings={
@@ -109,8 +117,8 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             history_of(found, metric, changes) for found in points.values() if found for metric in _drawn_metrics(found[-1], result)
         ],
         flips=flips_of(result),
-        costs=_costs(attempts, list(points), run_ids),
-        versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
+        costs=[last_attempts[key] for key in points if key in last_attempts and last_attempts[key].requests_computed is not None],
+        versions=versions,
         libraries=package_versions(LIBRARIES),
         settings={
             **{f"eval {name}": _settings(project.config.evals.get(name)) | _num_fewshot(name, current) for name in evals},
@@ -175,23 +183,23 @@ def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materializ
         ranked = {row["model"]: row for row in read_rows(lake, "select * from leaderboard_all") if row["eval"] == eval_name}
     except QueryError:  # nothing was published yet
         ranked = {}
-    standings = [_standing(model, point, ranked.get(model, {}), problem) for model, point, problem in found]
+    standings = []
+    for model, point, problem in found:
+        row = headline_of(point) if point else None
+        figures = {name: row[name] for name in _FIGURES} if row else {}
+        rank: Mapping[str, Any] = ranked.get(model, {})
+        standings.append(
+            Standing(
+                model=model,
+                rank=rank.get("rank"),
+                differs=rank.get("differs"),
+                problem=problem if problem or row else "no result yet",
+                findings=rank.get("findings") or (),
+                mixed_answers=rank.get("mixed_answers"),
+                **figures,
+            )
+        )
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
-
-
-def _standing(model: str, point: Materialization | None, ranked: Mapping[str, Any], problem: str | None) -> Standing:
-    row = headline_of(point) if point else None
-    figures = {name: row[name] for name in _FIGURES} if row else {}
-    problem = problem if problem or row else "no result yet"
-    return Standing(
-        model=model,
-        rank=ranked.get("rank"),
-        differs=ranked.get("differs"),
-        problem=problem,
-        findings=ranked.get("findings") or (),
-        mixed_answers=ranked.get("mixed_answers"),
-        **figures,
-    )
 
 
 def _drawn_metrics(point: Materialization, result: GateResult) -> list[str]:
@@ -214,19 +222,6 @@ def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Mat
             except EvalDagsterError:
                 return None
     return None
-
-
-def _costs(attempts: Sequence[Attempt], partitions: Sequence[tuple[str, str]], run_ids: Sequence[str]) -> list[Attempt]:
-    """The last attempt of each partition, or the last one of these runs."""
-    found = {(each.eval, each.model): each for each in attempts if not run_ids or each.run_id in run_ids}
-    return [found[key] for key in partitions if key in found and found[key].requests_computed is not None]
-
-
-def _versions(point: Materialization, baseline: Materialization | None) -> Iterator[Version]:
-    yield Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)
-    before = _inputs(baseline) if baseline else {}
-    for what, now in _inputs(point).items():
-        yield Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what))
 
 
 def _inputs(point: Materialization) -> dict[str, str]:

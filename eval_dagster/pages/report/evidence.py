@@ -1,25 +1,164 @@
-"""The evidence for verdicts as data for templates: a card for each comparison, and groups of results that were not judged."""
+"""The evidence for verdicts: a card for each comparison, the samples that changed, and the pages of the samples of red results."""
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
+from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import Tone, asked_again, cause_text, title, unjudged
-from eval_dagster.pages.report.flips import Flips
+from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.histories import History
 from eval_dagster.pages.report.plots import ScorePoint, history_svg
-from eval_dagster.pages.report.sample_pages import ResultMetric
-from eval_dagster.records.judgements import Look, Regression, Verdict
+from eval_dagster.pages.samples.places import PAGE
+from eval_dagster.pages.samples.writing import write_page
+from eval_dagster.records.judgements import ChangedSample, Look, Regression, Verdict
+from eval_dagster.results.materializations import Materialization, history, materialization_at
 from eval_dagster.texts.figures import interval, number
+from eval_dagster.texts.visible_text import visible
+
+MOST_SHOWN = 10
+"""Most samples that are shown for each eval, model and metric."""
+_MOST_CHARACTERS = 6_000
+"""Most characters of a text. A longer prompt loses its beginning, since the question is at its end; a longer answer loses its end."""
+_PROMPT_END = 280
+_ANSWER_SHOWN = 600
+_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+"""Other verdicts follow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text of which the page shows a part and folds the rest."""
+
+    shown: str
+    """The end of a prompt, the beginning of an answer."""
+    full: str | None
+    """The whole text, or its longest allowed part; null if `shown` is the whole text."""
+    left_out: int
+    """Characters that are not in `full`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flip:
+    """A sample that result and baseline score differently, or that only one of them has a value for."""
+
+    sample: ChangedSample
+    is_worse: bool | None
+    """Null if one of them has no value: then nothing flipped."""
+    prompt: Text | None
+    gold: Sequence[str]
+    now: Text | None
+    baseline: Text | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flips:
+    """The samples of an eval, a model and a metric that flipped, and those with a value in one of the two alone."""
+
+    eval: str
+    model: str
+    metric: str
+    verdict: Verdict
+    worse: int
+    better: int
+    gone: int
+    """Samples with a value in the baseline alone."""
+    new: int
+    """Samples with a value in the result alone."""
+    unvalued: int
+    """Changed samples without a value in either: the metric has one value for all samples together."""
+    shown: Sequence[Flip]
+
+    @property
+    def total(self) -> int:
+        """All samples that flipped: they have a value in both, and not the same."""
+        return self.worse + self.better
+
+    @property
+    def all(self) -> int:
+        """All changed samples."""
+        return self.total + self.gone + self.new + self.unvalued
+
+    @property
+    def beside(self) -> str:
+        """The changed samples that did not flip, in words; empty if there are none."""
+        counts = (
+            (self.gone, "with a score in the baseline alone"),
+            (self.new, "with a score now alone"),
+            (self.unvalued, "changed without a score of their own"),
+        )
+        return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+
+def flips_of(result: GateResult) -> list[Flips]:
+    """The changed samples by eval, model and metric; regressed ones first."""
+    rows = {(row.eval, row.model, row.metric): row for row in result.regressions}
+    grouped: dict[tuple[str, str, str], list[ChangedSample]] = {}
+    for change in result.changes:
+        grouped.setdefault((change.eval, change.model, change.metric), []).append(change)
+    found = [_flips(rows[key], changes) for key, changes in grouped.items() if key in rows]
+    return sorted(found, key=lambda flips: _ORDER.index(flips.verdict) if flips.verdict in _ORDER else len(_ORDER))
+
+
+def _flips(row: Regression, changes: Sequence[ChangedSample]) -> Flips:
+    flips: list[tuple[bool | None, ChangedSample]] = []
+    for change in changes:
+        is_worse = None
+        if change.value is not None and change.baseline_value is not None:
+            is_worse = (change.value < change.baseline_value) == (row.higher_is_better is not False)
+        flips.append((is_worse, change))
+    flips.sort(key=lambda flip: (True, False, None).index(flip[0]))
+    counts = Counter(is_worse for is_worse, _ in flips)
+    return Flips(
+        eval=row.eval,
+        model=row.model,
+        metric=row.metric or "",
+        verdict=row.verdict,
+        worse=counts[True],
+        better=counts[False],
+        gone=sum(change.value is None and change.baseline_value is not None for change in changes),
+        new=sum(change.value is not None and change.baseline_value is None for change in changes),
+        unvalued=sum(change.value is None and change.baseline_value is None for change in changes),
+        shown=[
+            Flip(
+                sample=change,
+                is_worse=is_worse,
+                prompt=_folded(change.prompt, _PROMPT_END, is_end=True),
+                gold=[visible(gold) for gold in change.gold],
+                now=_folded(change.answer, _ANSWER_SHOWN),
+                baseline=_folded(change.baseline_answer, _ANSWER_SHOWN),
+            )
+            for is_worse, change in flips[:MOST_SHOWN]
+        ],
+    )
+
+
+def _folded(text: str | None, shown: int, *, is_end: bool = False) -> Text | None:
+    """A text of which the first characters are shown, or the last."""
+    if text is None:
+        return None
+    text = visible(text)
+    if len(text) <= shown:
+        return Text(shown=text, full=None, left_out=0)
+    part, full = (f"…{text[-shown:]}", text[-_MOST_CHARACTERS:]) if is_end else (f"{text[:shown]}…", text[:_MOST_CHARACTERS])
+    return Text(shown=part, full=full, left_out=max(0, len(text) - _MOST_CHARACTERS))
+
 
 MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
 ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
 UNJUDGED = (Verdict.NOT_EVALUATED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT)
+ResultMetric = tuple[str, str, str | None]
+"""Eval, model and metric."""
 _MOST_PICTURES = 512
 """Most pictures that a process keeps, since drawing one is slow."""
 
@@ -96,7 +235,11 @@ def cards(
         key = (row.eval, row.model, row.metric or "")
         history = history_of.get(key)
         place = anchor("result", row)
-        scale = _difference_scale([other for other in compared if other.metric == row.metric])
+        beside = [other for other in compared if other.metric == row.metric]
+        ends = [abs(end) for other in beside for end in (other.difference, other.ci_low, other.ci_high) if end is not None]
+        most = max(ends, default=0.0) or 1.0
+        scale = Scale(low=-most, high=most)
+        alone = [(row.n_only_value, "only now"), (row.n_only_baseline, "only in the baseline")]
         colour = {Verdict.REGRESSED: "--bad", Verdict.ERRORS: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
         yield {
             "row": row,
@@ -106,7 +249,7 @@ def cards(
             "cause": cause_text(row.cause),
             "interval": interval(row.ci_low, row.ci_high, "+"),
             "bar": scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
-            "left_out": _left_out(row),
+            "left_out": ", ".join(f"{count:,} {where}" for count, where in alone if count),
             "picture": None if history is None or row.verdict is Verdict.NO_CHANGE_SEEN else picture(history, place),
             "asked_again": asked_again(row),
             "since": change(history.changes[-1]) if history is not None and history.changes else None,
@@ -132,18 +275,53 @@ def change(look: Look) -> str:
     return f"{minute(look.materialized_at)}: {number(look.difference, '+')}" + (f" ({causes})" if causes else "")
 
 
-def _left_out(row: Regression) -> str:
-    parts = [(row.n_only_value, "only now"), (row.n_only_baseline, "only in the baseline")]
-    return ", ".join(f"{count:,} {where}" for count, where in parts if count)
-
-
-def _difference_scale(rows: Sequence[Regression]) -> Scale:
-    ends = [abs(end) for row in rows for end in (row.difference, row.ci_low, row.ci_high) if end is not None]
-    most = max(ends, default=0.0) or 1.0
-    return Scale(low=-most, high=most)
-
-
 def anchor(kind: str, of: Regression | History | Flips) -> str:
     """An id that is unique for a kind of entry, an eval, a model and a metric."""
     names = (of.eval, of.model, of.metric or "")
     return "-".join([kind, *(re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", name) for name in names)])
+
+
+log = logging.getLogger(__name__)
+
+
+def write_sample_pages(lake: Lake, result: GateResult, folder: Path) -> Mapping[ResultMetric, str]:
+    """Write the page of each red result to `<folder>/<eval>/<model>/samples.html`.
+
+    Where metrics of a result are compared with several others, each further one has its own page, `samples_2.html` and so on.
+    A page that cannot be written is left out with a warning, since a report is valid without it.
+
+    Returns:
+        Links to the samples that became worse, or to the errors, relative to the folder beside `folder`; by eval, model and metric.
+    """
+    links: dict[ResultMetric, str] = {}
+    written: dict[tuple[str, str], list[Materialization | None]] = {}
+    for row in result.red:
+        others = written.setdefault((row.eval, row.model), [])
+        try:
+            against = _compared(lake, row)
+            number = others.index(against) if against in others else len(others)
+            path = folder / row.eval / row.model / (f"{Path(PAGE).stem}_{number + 1}.html" if number else PAGE)
+            if number == len(others):
+                if row.materialized_at is None:
+                    raise LakeError("there is no result")
+                write_page(path, lake, row.eval, row.model, row.materialized_at, against=against)
+                others.append(against)
+        except Exception as error:  # the boundary between a report and its pages
+            log.warning(f"no page of the samples of {row.eval}|{row.model}: {type(error).__name__}: {error}")
+            continue
+        view = {"show": "error"} if row.verdict is Verdict.ERRORS else {"show": "worse"} if against is not None else {}
+        place = quote(str(path.relative_to(folder.parent)))
+        fragment = urlencode(view | ({"metric": row.metric} if row.metric else {}))
+        links[row.eval, row.model, row.metric] = f"{place}#{fragment}" if fragment else place
+    return links
+
+
+def _compared(lake: Lake, row: Regression) -> Materialization | None:
+    """The state that the gate found the result worse than; None if it is no longer in the lake."""
+    is_anchor = row.against == "anchor"
+    name, when = (row.anchor, row.anchor_materialized_at) if is_anchor else (row.baseline, row.baseline_materialized_at)
+    if name is None or when is None:
+        return None
+    with suppress(LakeError):
+        return materialization_at(history(lake, row.eval, name.rpartition("@")[0]), when)
+    return None

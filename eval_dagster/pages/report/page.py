@@ -20,6 +20,7 @@ from eval_dagster.pages.report.evidence import (
     ORDER,
     PILLS,
     UNJUDGED,
+    ResultMetric,
     Scale,
     anchor,
     cards,
@@ -28,7 +29,6 @@ from eval_dagster.pages.report.evidence import (
     picture,
     unjudged_groups,
 )
-from eval_dagster.pages.report.sample_pages import ResultMetric
 from eval_dagster.records.judgements import RED, Verdict
 from eval_dagster.texts.figures import interval, number, p_value
 from eval_dagster.texts.visible_text import visible
@@ -208,28 +208,21 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 @cache
 def _environment() -> Environment:
+    def attempt_cost(attempt: Attempt) -> str:
+        """The cost of an attempt's answers, with the number of those whose cost is not known."""
+        cost = [] if attempt.cost is None else [f"${attempt.cost:.4f}"]
+        return " + ".join([*cost, *([f"{attempt.cost_unknown} unknown"] if attempt.cost_unknown else [])])
+
+    def seconds(value: float | None) -> str:
+        return "" if value is None else f"{value:,.1f}"
+
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
-        finalize=_shown,
+        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "minute": minute, "p_value": p_value, "attempt_cost": _attempt_cost, "seconds": _seconds}
+    environment.filters |= {"number": number, "minute": minute, "p_value": p_value, "attempt_cost": attempt_cost, "seconds": seconds}
     return environment
-
-
-def _attempt_cost(attempt: Attempt) -> str:
-    """The cost of an attempt's answers, with the number of those whose cost is not known."""
-    cost = "" if attempt.cost is None else f"${attempt.cost:.4f}"
-    return " + ".join([*([cost] if cost else []), *([f"{attempt.cost_unknown} unknown"] if attempt.cost_unknown else [])])
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f}"
-
-
-def _shown(value: Any) -> Any:
-    """A value as the template shows it: a text with visible control characters."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -20,7 +20,7 @@ from eval_dagster.gate.wording import (
     unjudged,
     verdict_line,
 )
-from eval_dagster.pages.report.flips import Flips, flips_of
+from eval_dagster.pages.report.evidence import flips_of
 from eval_dagster.records.judgements import COMPARED, Regression, Verdict
 from eval_dagster.texts.figures import number
 from eval_dagster.texts.visible_text import markdown_text, visible
@@ -50,7 +50,12 @@ def junit_xml(result: GateResult, links: Mapping[str, str] = MappingProxyType({}
     """
     cases = [_case(row, result) for row in result.regressions]
     if not result.is_green and not result.red and not result.missing:
-        cases.append(_case_of_nothing(result))
+        case = ElementTree.Element("testcase", classname=visible(result.suite), name="the suite as a whole", time="0")
+        if result.severity == "error":
+            ElementTree.SubElement(case, "failure", message=visible(verdict_line(result)), type=result.outcome.value)
+        else:
+            ElementTree.SubElement(case, "system-out").text = visible(verdict_line(result))
+        cases.append(case)
     counts = Counter(child.tag for case in cases for child in case)
     totals = {name: str(count) for name, count in (("tests", len(cases)), ("failures", counts["failure"]), ("errors", 0))}
     root = ElementTree.Element("testsuites", {"name": "eval_dagster", **totals})
@@ -95,7 +100,11 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
         else:
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
             lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]
-            lines += [_table_row(row, flips.get((row.eval, row.model, row.metric))) for row in rows]
+            for row in rows:
+                changed = flips.get((row.eval, row.model, row.metric))
+                flipped = "0" if changed is None else "; ".join(filter(None, [str(changed.total), changed.beside]))
+                cells = (row.eval, row.model, row.metric or "–", *figures(row), flipped, cause_text(row.cause) or "–")
+                lines.append("| " + " | ".join(markdown_text(cell) for cell in cells) + " |")
             words = [(row, "; ".join([*row.marks, *([row.reason] if row.reason else [])])) for row in rows]
             reasons = [f"- {markdown_text(title(row))}: {markdown_text(said)}" for row, said in words if said]
             lines += ["", *reasons] if reasons else []
@@ -146,22 +155,7 @@ def _case(row: Regression, result: GateResult) -> ElementTree.Element:
     return case
 
 
-def _case_of_nothing(result: GateResult) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname=visible(result.suite), name="the suite as a whole", time="0")
-    if result.severity == "error":
-        ElementTree.SubElement(case, "failure", message=visible(verdict_line(result)), type=result.outcome.value)
-    else:
-        ElementTree.SubElement(case, "system-out").text = visible(verdict_line(result))
-    return case
-
-
 def _add_properties(parent: ElementTree.Element, values: Mapping[str, object]) -> None:
     properties = ElementTree.SubElement(parent, "properties")
     for name, value in values.items():
         ElementTree.SubElement(properties, "property", name=name, value=visible(str(value)))
-
-
-def _table_row(row: Regression, flips: Flips | None) -> str:
-    flipped = "0" if flips is None else "; ".join(filter(None, [str(flips.total), flips.beside]))
-    cells = (row.eval, row.model, row.metric or "–", *figures(row), flipped, cause_text(row.cause) or "–")
-    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"

@@ -10,9 +10,9 @@ from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.wording import tone, verdict_line
 from eval_dagster.pages.report.contents import Contents, collect, headline_histories
+from eval_dagster.pages.report.evidence import ResultMetric, write_sample_pages
 from eval_dagster.pages.report.page import bare_page, missing_page, render
 from eval_dagster.pages.report.plots import history_png
-from eval_dagster.pages.report.sample_pages import ResultMetric, write_sample_pages
 from eval_dagster.project import Project
 from eval_dagster.stores.whole_files import replaced
 

@@ -1,4 +1,4 @@
-"""Comparisons sample by sample: two models at one eval, and the metrics of one result."""
+"""Comparisons sample by sample: two models at one eval, the metrics of one result, and what a model was sure of with what was right."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,9 +14,8 @@ from eval_dagster import metrics
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.metrics.base import BaseMetric, known_bounds
 from eval_dagster.pages.server import charts
-from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import page
-from eval_dagster.pages.server.results import Result, find_result
+from eval_dagster.pages.server.results import NotFoundError, Parameters, Result, find_result
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.statistics.paired import Comparison, compare_means
 from eval_dagster.statistics.verdicts import Case, judge_suite
@@ -86,12 +85,22 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
         table = {key: counts.get(key) for key in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0))}
     lower = metric["higher_is_better"] is False
     better = {"a": summary["b_higher"], "b": summary["a_higher"]} if lower else {"a": summary["a_higher"], "b": summary["b_higher"]}
+    evidence = [
+        f"difference {number(test.difference, '+')}",
+        f"95 % interval {interval(test.ci_low, test.ci_high, '+')}",
+        *([f"p {p_equals(test.p_value)} by {test.test}"] if test.p_value is not None else []),
+        f"{test.n_common:,} common samples" + (f" in {test.n_clusters:,} clusters" if test.n_clusters < test.n_common else ""),
+        *([f"a difference of {number(test.min_detectable)} would have been seen"] if test.min_detectable is not None else []),
+    ]
+    figures = {"value": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
+    most = max((abs(end) for end in figures.values() if end is not None), default=0.0) or 1.0
+    axis = charts.Scale.axis([-most, most], start=2, end=98)
     return {
         "summary": summary,
         "test": test,
         "verdict": _verdict(judged, metric, a, b),
-        "evidence": _evidence(test),
-        "bar": _bar(test),
+        "evidence": "; ".join(evidence),
+        "bar": {**figures, "bar": {name: axis.place(value) for name, value in figures.items()}, "ticks": axis.ticks()},
         "better": better,
         "metric": metric,
         "table": table,
@@ -164,27 +173,6 @@ def _verdict(judged: Verdict, metric: Row, a: Result, b: Result) -> dict[str, st
     return {"text": f"{a.model} is {word} than {b.model}", "mark": "▲" if is_better else "▼", "tone": "good" if is_better else "bad"}
 
 
-def _evidence(test: Comparison) -> str:
-    """The figures behind the verdict in one line."""
-    parts = [
-        f"difference {number(test.difference, '+')}",
-        f"95 % interval {interval(test.ci_low, test.ci_high, '+')}",
-        *([f"p {p_equals(test.p_value)} by {test.test}"] if test.p_value is not None else []),
-        f"{test.n_common:,} common samples" + (f" in {test.n_clusters:,} clusters" if test.n_clusters < test.n_common else ""),
-        *([f"a difference of {number(test.min_detectable)} would have been seen"] if test.min_detectable is not None else []),
-    ]
-    return "; ".join(parts)
-
-
-def _bar(test: Comparison) -> dict[str, Any]:
-    """The difference and its interval on an axis around 0."""
-    ends = [abs(end) for end in (test.difference, test.ci_low, test.ci_high) if end is not None]
-    most = max(ends, default=0.0) or 1.0
-    axis = charts.Scale.axis([-most, most], start=2, end=98)
-    figures = {"value": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
-    return {**figures, "bar": {name: axis.place(value) for name, value in figures.items()}, "ticks": axis.ticks()}
-
-
 def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
     across, up = charts.square([low, high])
     most = max(cell["n"] for cell in cells)
@@ -223,3 +211,30 @@ def agreement(state: CatalogState, parameters: Parameters) -> str:
         found = {(a, b): {"correlation": row[f"c{a}_{b}"], "equal": row[f"e{a}_{b}"], "n": row[f"n{a}_{b}"]} for a, b in pairs}
     cells = [[found.get((min(a, b), max(a, b))) for b in range(len(shown))] for a in range(len(shown))]
     return page("agreement.html", result=result, names=shown, cells=cells, left_out=len(names) - len(shown))
+
+
+_LARGEST = 9.0
+
+
+def calibration(state: CatalogState, parameters: Parameters) -> str:
+    """The bins of confidence of the current result of an eval and a model, with the accuracy of each."""
+    key = {"eval": parameters.required("eval"), "model": parameters.required("model")}
+    bins = state.rows("select * from calibration where eval = $eval and model = $model order by bin", key)
+    models = [
+        row["model"] for row in state.rows("select distinct model from metrics where eval = $eval order by model", {"eval": key["eval"]})
+    ]
+    across, up = charts.square([0.0, 1.0])
+    most = max((row["n"] for row in bins), default=1)
+    dots: list[dict[str, Any]] = [
+        {
+            **row,
+            "x": across.place(row["confidence"]),
+            "y": up.place(row["accuracy"]),
+            "low": up.place(row["ci_low"]),
+            "high": up.place(row["ci_high"]),
+            "radius": round(2.5 + _LARGEST * (row["n"] / most) ** 0.5, 2),
+        }
+        for row in bins
+    ]
+    picture = {"dots": dots, "across": across.ticks(), "up": up.ticks(), "ends": (across.start, across.end, up.start, up.end)}
+    return page("calibration.html", **key, models=models, bins=bins, picture=picture, total=sum(row["n"] for row in bins))

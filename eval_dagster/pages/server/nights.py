@@ -9,13 +9,12 @@ from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_at
 from eval_dagster.gate.wording import Tone, level, tone, verdict_line
 from eval_dagster.lake.catalog.catalog import CatalogState
-from eval_dagster.pages.report.evidence import MARKS, ORDER, PILLS, UNJUDGED, cards, on_few_samples, unjudged_groups
-from eval_dagster.pages.report.flips import Flips
+from eval_dagster.pages.report.evidence import MARKS, ORDER, PILLS, UNJUDGED, Flips, cards, on_few_samples, unjudged_groups
 from eval_dagster.pages.report.histories import History
 from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint
 from eval_dagster.pages.server.overview import boards, history_points
-from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import link, page
+from eval_dagster.pages.server.results import NotFoundError, Parameters
 from eval_dagster.records.judgements import Look, Regression, Verdict
 
 _A_PAGE = 60
@@ -99,14 +98,23 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, An
         raise NotFoundError(f"the judgement of {suite} of {judged_at:%Y-%m-%d %H:%M} UTC is no longer in the lake")
     urgent = [*result.red, *result.refuted, *result.with_verdict(Verdict.IMPROVED)]
     drawn = [row for row in urgent if row.metric is not None][:_MOST_DRAWN]
+    sample_pages: dict[tuple[str, str, str | None], str] = {}
+    for row in result.regressions:
+        if row.materialized_at is None:
+            continue
+        against, against_at = compared_with(row)
+        query = {"eval": row.eval, "model": row.model, "at": row.materialized_at, "metric": row.metric}
+        if against_at is not None:
+            query |= {"against": against, "against_at": against_at}
+        if against_at is not None or row.verdict is Verdict.ERRORS:
+            query["show"] = _SHOWN.get(row.verdict, "worse" if row.is_refuted else None)
+        sample_pages[row.eval, row.model, row.metric] = link("/samples", **query)
     found = list(
         cards(
             result,
             histories=[_history(state, row, judged_at) for row in drawn],
             flips=list(_flips(state, result)),
-            sample_pages={
-                (row.eval, row.model, row.metric): _samples(row) for row in result.regressions if row.materialized_at is not None
-            },
+            sample_pages=sample_pages,
         )
     )
     return {
@@ -132,14 +140,6 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, An
     }
 
 
-def _samples(row: Regression) -> str:
-    """The address of the samples of a result beside the samples that it was compared with."""
-    against, against_at = compared_with(row)
-    show = _SHOWN.get(row.verdict, "worse" if row.is_refuted else None) if against_at is not None or row.verdict is Verdict.ERRORS else None
-    query = {"eval": row.eval, "model": row.model, "at": row.materialized_at, "metric": row.metric}
-    return link("/samples", **query, against=against if against_at is not None else None, against_at=against_at, show=show)
-
-
 def compared_with(row: Regression) -> tuple[str | None, datetime | None]:
     """Model and time of what a verdict is about: the baseline, or the anchor of drift. Each is written as `model@time`."""
     is_anchor = row.against == "anchor"
@@ -156,29 +156,29 @@ def _history(state: CatalogState, row: Regression, judged_at: datetime) -> Histo
         model=row.model,
         metric=row.metric or "",
         points=[ScorePoint(at=each["materialized_at"], **{name: each[name] for name in _OF_POINT}) for each in rows],
-        changes=[_look(row, each) for each in rows if each["is_change"]],
+        changes=[
+            Look(
+                eval=row.eval,
+                model=row.model,
+                metric=row.metric or "",
+                materialized_at=each["materialized_at"],
+                reference_at=each["materialized_at"],
+                value=each["value"],
+                reference_value=None,
+                difference=each["difference"],
+                p_value=each["p_value"],
+                is_change_point=True,
+                cause=each["cause"],
+            )
+            for each in rows
+            if each["is_change"]
+        ],
         mlflow_run=None,
         is_headline=True,
     )
 
 
 _OF_POINT = ("value", "ci_low", "ci_high", "is_change")
-
-
-def _look(row: Regression, point: Mapping[str, Any]) -> Look:
-    return Look(
-        eval=row.eval,
-        model=row.model,
-        metric=row.metric or "",
-        materialized_at=point["materialized_at"],
-        reference_at=point["materialized_at"],
-        value=point["value"],
-        reference_value=None,
-        difference=point["difference"],
-        p_value=point["p_value"],
-        is_change_point=True,
-        cause=point["cause"],
-    )
 
 
 def _flips(state: CatalogState, result: GateResult) -> Iterator[Flips]:

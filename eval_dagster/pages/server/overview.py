@@ -7,8 +7,8 @@ from typing import Any
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.pages.report.plots import label_places, time_labels
 from eval_dagster.pages.server import charts
-from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import page
+from eval_dagster.pages.server.results import NotFoundError, Parameters
 
 _EVALS_A_PAGE = 12
 _ROWS_OF_MATRIX, _COLUMNS_OF_MATRIX = 60, 30
@@ -44,35 +44,24 @@ def boards(state: CatalogState, parameters: Parameters) -> dict[str, Any]:
         """,
         {"everything": everything, **chosen, "before": (number - 1) * _EVALS_A_PAGE, "most": _EVALS_A_PAGE},
     )
-    axes = _axes(rows)
-    groups = [
-        {"eval": name, "metric": metric, "axis": axes[metric].ticks(), "rows": [_with_bar(row, axes[metric]) for row in found]}
-        for (name, metric), found in groupby(rows, key=lambda row: (row["eval"], row["metric"]))
-    ]
+    ends = ("value", "ci_low", "ci_high")
+    values: dict[str, list[float | None]] = {}
+    for row in rows:
+        values.setdefault(row["metric"], []).extend(row[name] for name in ends)
+    axes = {metric: charts.Scale.axis(found, start=2, end=98, whole=True) for metric, found in values.items()}
+    groups = []
+    for (name, metric), found in groupby(rows, key=lambda row: (row["eval"], row["metric"])):
+        axis = axes[metric]
+        with_bars = [{**row, "bar": {end: axis.place(row[end]) for end in ends}} for row in found]
+        groups.append({"eval": name, "metric": metric, "axis": axis.ticks(), "rows": with_bars})
     return {
         "groups": groups,
         "chosen": chosen,
         "everything": everything,
         "number": number,
         "pages": -(-rows[0]["evals"] // _EVALS_A_PAGE) if rows else 1,
-        "damages": _damages(state),
+        "damages": int(state.rows("select count(*) as n from damaged_files")[0]["n"]),
     }
-
-
-def _axes(rows: Sequence[Row]) -> dict[str, charts.Scale]:
-    """The scale of each metric, which all evals with it share on a page."""
-    values: dict[str, list[float | None]] = {}
-    for row in rows:
-        values.setdefault(row["metric"], []).extend(row[name] for name in ("value", "ci_low", "ci_high"))
-    return {metric: charts.Scale.axis(found, start=2, end=98, whole=True) for metric, found in values.items()}
-
-
-def _with_bar(row: Row, axis: charts.Scale) -> dict[str, Any]:
-    return {**row, "bar": {name: axis.place(row[name]) for name in ("value", "ci_low", "ci_high")}}
-
-
-def _damages(state: CatalogState) -> int:
-    return int(state.rows("select count(*) as n from damaged_files")[0]["n"])
 
 
 def matrix(state: CatalogState, parameters: Parameters) -> str:
@@ -92,18 +81,17 @@ def matrix(state: CatalogState, parameters: Parameters) -> str:
     lines = []
     for name, found in groupby((row for row in rows if row["eval"] in set(evals)), key=lambda row: row["eval"]):
         of_eval = list(found)
-        cells = {row["model"]: {**row, "shade": shade} for row, shade in zip(of_eval, _shades(of_eval), strict=True)}
+        # From 0 (the worst) to 4 (the best); a score without a rank has no shade.
+        ranked = [row["value"] if row["rank"] is not None else None for row in of_eval]
+        scale = charts.Scale.of(ranked, end=_SHADES)
+        is_reversed = any(row["higher_is_better"] is False for row in of_eval)
+        cells = {}
+        for row, value in zip(of_eval, ranked, strict=True):
+            place = scale.place(value)
+            shade = 0 if place is None else round(_SHADES - place if is_reversed else place)
+            cells[row["model"]] = {**row, "shade": shade}
         lines.append({"eval": name, "metric": of_eval[0]["metric"], "cells": [cells.get(model) for model in models]})
     return page("matrix.html", models=models, lines=lines, number=part + 1, pages=down * across, everything=everything)
-
-
-def _shades(rows: Sequence[Row]) -> list[int]:
-    """A shade for each ranked score of an eval, from 0 (the worst) to 4 (the best)."""
-    ranked = [row["value"] if row["rank"] is not None else None for row in rows]
-    scale = charts.Scale.of(ranked, end=_SHADES)
-    shades = [scale.place(value) for value in ranked]
-    is_reversed = any(row["higher_is_better"] is False for row in rows)
-    return [0 if shade is None else round(_SHADES - shade if is_reversed else shade) for shade in shades]
 
 
 def history(state: CatalogState, parameters: Parameters) -> str:

@@ -49,6 +49,9 @@ def time_text(time: datetime) -> str:
 
 @cache
 def _environment() -> Environment:
+    def interval_of(row: Mapping[str, Any], sign: str = "") -> str:
+        return interval(row["ci_low"], row["ci_high"], sign)
+
     environment = Environment(
         loader=FileSystemLoader([FOLDER / "templates", REPORT_TEMPLATES]),
         autoescape=True,
@@ -59,13 +62,13 @@ def _environment() -> Environment:
     environment.filters |= {
         "number": number,
         "p_value": p_value,
-        "minute": _minute,
+        "minute": lambda time: "" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M}",
         "age": _age,
-        "interval": _interval,
+        "interval": interval_of,
         "short": _short,
         "end": _end,
         "line": one_line,
-        "count": _count,
+        "count": lambda value: "" if value is None else f"{value:,}",
     }
     environment.globals |= {"link": link, "result_link": result_link}
     return environment
@@ -75,20 +78,11 @@ def _shown(value: Any) -> Any:
     """A value as a template shows it: a text with visible control characters, null as nothing."""
     if value is None:
         return ""
-    return _cut(visible(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _cut(text: str) -> str:
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    text = visible(value)
     left_out = len(text) - _MOST_CHARACTERS
     return text if left_out <= 0 else f"{text[:_MOST_CHARACTERS]}… ({left_out:,} more characters)"
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _minute(time: datetime | None) -> str:
-    return "" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def _age(time: datetime) -> str:
@@ -99,10 +93,6 @@ def _age(time: datetime) -> str:
             count = int(seconds // length)
             return counted(count, unit)
     return "less than a minute"
-
-
-def _interval(row: Mapping[str, Any], sign: str = "") -> str:
-    return interval(row["ci_low"], row["ci_high"], sign)
 
 
 def _short(text: str | None, most: int = 160) -> str:

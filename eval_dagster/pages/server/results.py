@@ -1,21 +1,90 @@
-"""The files of one result: the scores of a materialization, and the prompts and responses that were scored."""
+"""The parameters of an address, and the results that they name, with their scores, prompts and responses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from eval_dagster.errors import LakeError
+from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.catalog.sessions import held_url_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import parquet_files, time_of
-from eval_dagster.pages.server.parameters import NotFoundError
 from eval_dagster.results.materializations import gone
+
+_MOST_DIGITS = 7
+
+
+class NotFoundError(UsageError):
+    """An address names something that the lake does not hold."""
+
+
+class Parameters:
+    """The parameters after the `?` of an address. Each method raises `UsageError` if a value is not as expected."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def text(self, name: str) -> str | None:
+        """A text; null if it is missing or empty."""
+        return self._values.get(name) or None
+
+    def required(self, name: str) -> str:
+        """A text that must be there."""
+        found = self.text(name)
+        if found is None:
+            raise UsageError(f"the address has no {name!r}; expected ?{name}=... in it: open the page by a link")
+        return found
+
+    def number(self, name: str) -> float | None:
+        """A number; null if it is missing or empty."""
+        found = self.text(name)
+        if found is None:
+            return None
+        try:
+            number = float(found)
+        except ValueError as error:
+            raise UsageError(f"found {name}={found!r} in the address; expected a number") from error
+        if number != number:
+            raise UsageError(f"found {name}={found!r} in the address; expected a number")
+        return number
+
+    def page(self) -> int:
+        """The number of a part of a long list, from 1."""
+        found = self.text("page") or "1"
+        if not (found.isascii() and found.isdigit() and len(found) <= _MOST_DIGITS and int(found) >= 1):
+            raise UsageError(f"found page={found!r} in the address; expected a whole number from 1 to 9999999")
+        return int(found)
+
+    def switch(self, name: str) -> bool:
+        """Whether a box is ticked."""
+        return self.text(name) is not None
+
+    def choice(self, name: str, choices: Sequence[str]) -> str | None:
+        """One of some words; null if it is missing or empty."""
+        found = self.text(name)
+        if found is not None and found not in choices:
+            raise UsageError(f"found {name}={found!r} in the address; expected one of {', '.join(choices)}")
+        return found
+
+    def time(self, name: str) -> datetime | None:
+        """A time with its zone, UTC if it has none; null if it is missing or empty."""
+        found = self.text(name)
+        if found is None:
+            return None
+        return time_of_address(found, f"{name}={found!r}")
+
+
+def time_of_address(text: str, shown: str) -> datetime:
+    """A time of an address in UTC; one without a zone is in UTC. Raises `UsageError`, with `shown` as what was found, if it is none."""
+    try:
+        time = datetime.fromisoformat(text)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"found {shown} in the address; expected a time such as 2026-01-31T02:00:00Z") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +150,19 @@ class Result:
 
     def _of_version(self, table: str, version: str | None) -> list[str] | None:
         """A file of a version: a local one first, then one of an object store. They all have the same rows."""
+        if version is None:
+            return None
         folder = self.lake.folder(table, self.eval, self.model)
         for list_files in (parquet_files, *([self.lake.files] if self.lake.mirror is not None else [])):
             # Newest first: scores are mostly computed from the newest file before them.
             paths = sorted(list_files(folder), key=lambda path: (time_of(path) <= self.materialized_at, path.name), reverse=True)
             for path in paths:
-                if self._has_version(path, version):
+                found = None
+                with suppress(LakeError):
+                    found = self.lake.info(path).version
+                if found == version:
                     return [held_url_of(path)]
         return None
-
-    def _has_version(self, path: Path, version: str | None) -> bool:
-        with suppress(LakeError):
-            return version is not None and self.lake.info(path).version == version
-        return False
 
 
 def find_result(state: CatalogState, eval_name: str, model: str, materialized_at: datetime | None = None) -> Result:
@@ -139,18 +208,80 @@ def _results(state: CatalogState, where: str, values: Mapping[str, Any]) -> list
         """,
         values,
     )
-    return [_result(state.lake, list(found)) for _, found in groupby(rows, key=lambda row: row["model"])]
+    results = []
+    for _, found in groupby(rows, key=lambda row: row["model"]):
+        metrics = list(found)
+        first = metrics[0]
+        results.append(
+            Result(
+                lake=state.lake,
+                eval=first["eval"],
+                model=first["model"],
+                materialized_at=first["materialized_at"].astimezone(UTC),
+                metrics=metrics,
+                metrics_file=first["_file"],
+                scores_file=first["scores_file"],
+                is_current=first["newest_at"] == first["materialized_at"],
+            )
+        )
+    return results
 
 
-def _result(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> Result:
-    first = rows[0]
-    return Result(
-        lake=lake,
-        eval=first["eval"],
-        model=first["model"],
-        materialized_at=first["materialized_at"].astimezone(UTC),
-        metrics=rows,
-        metrics_file=first["_file"],
-        scores_file=first["scores_file"],
-        is_current=first["newest_at"] == first["materialized_at"],
-    )
+NOTHING = "-"
+"""The value of `against` if nothing is compared: no name of a model."""
+
+NAMED_SCORES = (
+    "(select * from read_parquet($scores) union all by name select null::varchar as sample_name, null::varchar as item, "
+    "null::varchar as explanation where false)"
+)
+"""The scores of a result. Files that are older than these columns have null there."""
+
+Row = dict[str, Any]
+
+
+def compared_with(state: CatalogState, parameters: Parameters, result: Result) -> Result | None:
+    """The result that an address compares with: the one that it names, else the one before."""
+    model = parameters.text("against")
+    if model == NOTHING:
+        return None
+    if model is None:
+        return previous_result(state, result)
+    return find_result(state, result.eval, model, parameters.time("against_at"))
+
+
+def or_alone(against: Result | None, make: Callable[[Result | None, str | None], str]) -> str:
+    """A page with a comparison; without one, and with a note, if the other result was deleted or is damaged."""
+    try:
+        return make(against, None)
+    except LakeError as error:
+        if against is None:
+            raise
+        return make(None, f"Nothing is compared: {error}")
+
+
+def prompts_before(
+    state: CatalogState, against: Result, result: Result, prompts: Mapping[str, Row], ids: Sequence[str]
+) -> Mapping[str, Row]:
+    """The prompts of another result to the same samples: its choices can be others, or in another order."""
+    return prompts if against.prompts == result.prompts else prompts_of(state, against, ids, "sample_id, choices")
+
+
+def prompts_of(
+    state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, prompt, choices, gold"
+) -> dict[str, Row]:
+    """Columns of the prompts of some samples, by sample id; none if the prompts were deleted."""
+    if result.prompts is None or not ids:
+        return {}
+    query = f"select {columns} from read_parquet($files) where sample_id in (select unnest($ids))"
+    return {row["sample_id"]: row for row in state.rows(query, {"files": result.prompts, "ids": list(ids)})}
+
+
+def answers_of(
+    state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, text, text_post_processed, choice_logprobs, error"
+) -> dict[str, Row]:
+    """Columns of the responses to some samples, by sample id; none if the responses were deleted."""
+    if result.responses is None or not ids:
+        return {}
+    newer = "union all by name select null::double as cost, null::varchar as served_model where false"
+    query = f"select {columns} from (select * from read_parquet($files) {newer}) where sample_id in (select unnest($ids))"
+    return {row["sample_id"]: row for row in state.rows(query, {"files": result.responses, "ids": list(ids)})}

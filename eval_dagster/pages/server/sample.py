@@ -7,11 +7,20 @@ from typing import Any
 
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.catalog.sessions import held_url_of
-from eval_dagster.pages.server.parameters import NotFoundError, Parameters
 from eval_dagster.pages.server.rendering import page
-from eval_dagster.pages.server.results import Result, find_result, other_results
-from eval_dagster.pages.server.texts import NAMED_SCORES, answers_of, compared_with, or_alone, prompts_of
-from eval_dagster.results.answers import answer_text, explanation_of
+from eval_dagster.pages.server.results import (
+    NAMED_SCORES,
+    NotFoundError,
+    Parameters,
+    Result,
+    answers_of,
+    compared_with,
+    find_result,
+    or_alone,
+    other_results,
+    prompts_of,
+)
+from eval_dagster.results.samples import answer_text, explanation_of
 
 _MOST_PAST, _MOST_OTHERS = 20, 12
 Row = dict[str, Any]
@@ -34,7 +43,10 @@ def one(state: CatalogState, parameters: Parameters) -> str:
 
 def _one(state: CatalogState, parameters: Parameters, result: Result, against: Result | None, note: str | None) -> str:
     wanted = parameters.required("sample")
-    scores = _scores(state, result, wanted) or _scores(state, result, _named(state, result, wanted))
+    scores = _scores(state, result, wanted)
+    if not scores:
+        query = f"select min(sample_id) as sample_id from {NAMED_SCORES} where sample_name = $name"  # noqa: S608 - constants
+        scores = _scores(state, result, state.rows(query, {"scores": result.scores, "name": wanted})[0]["sample_id"])
     if not scores:
         raise NotFoundError(f"{result.name} has no sample {wanted!r}; its list of samples has all that there are")
     sample_id = scores[0]["sample_id"]
@@ -61,14 +73,11 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
         before_scores={row["metric"]: row for row in _scores(state, against, sample_id)} if against is not None else {},
         past=_past(state, result, sample_id, metric["metric"]),
         others=_others(state, result, sample_id, metric["metric"]),
-        labels=_labels(state, result.eval, sample_id),
+        labels=state.rows(
+            "select * from human_labels where eval = $eval and sample_id = $sample order by labelled_at desc",
+            {"eval": result.eval, "sample": sample_id},
+        ),
     )
-
-
-def _named(state: CatalogState, result: Result, name: str) -> str | None:
-    """The id of the first sample of a name."""
-    query = f"select min(sample_id) as sample_id from {NAMED_SCORES} where sample_name = $name"  # noqa: S608 - constants
-    return state.rows(query, {"scores": result.scores, "name": name})[0]["sample_id"]  # type: ignore[no-any-return]
 
 
 def _scores(state: CatalogState, result: Result, sample_id: str | None) -> list[Row]:
@@ -85,11 +94,8 @@ def _turns(prompt: Row | None) -> list[tuple[str, str]]:
         messages = json.loads(prompt["messages"]) if prompt and prompt["messages"] else []
     except ValueError:
         return []
-    return [(str(each.get("role")), _content(each.get("content"))) for each in messages if isinstance(each, dict)]
-
-
-def _content(content: Any) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    turns = [(str(each.get("role")), each.get("content")) for each in messages if isinstance(each, dict)]
+    return [(role, text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)) for role, text in turns]
 
 
 def _choices(prompt: Row | None, response: Row | None) -> list[Row]:
@@ -129,7 +135,15 @@ def _others(state: CatalogState, result: Result, sample_id: str, metric: str) ->
     others = other_results(state, result, _MOST_OTHERS)
     urls = {each.scores_file: each.scores[0] for each in others if each.scores_file is not None and each.has_scores}
     values = _values(state, urls, sample_id, metric)
-    answers = _answers_in(state, [each.responses[0] for each in others if each.scores_file in values and each.responses], sample_id)
+    files = [each.responses[0] for each in others if each.scores_file in values and each.responses]
+    answers: dict[str, Row] = {}
+    if files:
+        rows = state.rows(
+            "select filename, text, text_post_processed, choice_logprobs from read_parquet($files, filename = true, union_by_name = true) "
+            "where sample_id = $sample",
+            {"files": files, "sample": sample_id},
+        )
+        answers = {row["filename"]: row for row in rows}
     return [
         {
             "result": each,
@@ -143,18 +157,6 @@ def _others(state: CatalogState, result: Result, sample_id: str, metric: str) ->
     ]
 
 
-def _answers_in(state: CatalogState, urls: list[str], sample_id: str) -> dict[str, Row]:
-    """The response to a sample in each of some files, by the file's URL."""
-    if not urls:
-        return {}
-    rows = state.rows(
-        "select filename, text, text_post_processed, choice_logprobs from read_parquet($files, filename = true, union_by_name = true) "
-        "where sample_id = $sample",
-        {"files": urls, "sample": sample_id},
-    )
-    return {row["filename"]: row for row in rows}
-
-
 def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric: str) -> dict[str, Row]:
     """The score of a sample in each of some files, by the file's name."""
     if not urls:
@@ -166,11 +168,3 @@ def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric
     )
     names = {url: name for name, url in urls.items()}
     return {names[row["filename"]]: {"value": row["value"], "error": row["error"]} for row in rows if row["filename"] in names}
-
-
-def _labels(state: CatalogState, eval_name: str, sample_id: str) -> list[Row]:
-    """People's labels of the answers to a sample, the newest first."""
-    return state.rows(
-        "select * from human_labels where eval = $eval and sample_id = $sample order by labelled_at desc",
-        {"eval": eval_name, "sample": sample_id},
-    )

@@ -1,15 +1,24 @@
 """The samples of a result: filtered, sorted, and in parts."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from eval_dagster.lake.catalog.catalog import CatalogState
-from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pages.server.rendering import page
-from eval_dagster.pages.server.results import Result, find_result
-from eval_dagster.pages.server.texts import NAMED_SCORES, NOTHING, answers_of, compared_with, or_alone, prompts_before, prompts_of
-from eval_dagster.results.answers import answer_text
+from eval_dagster.pages.server.results import (
+    NAMED_SCORES,
+    NOTHING,
+    Parameters,
+    Result,
+    answers_of,
+    compared_with,
+    find_result,
+    or_alone,
+    prompts_before,
+    prompts_of,
+)
+from eval_dagster.results.samples import answer_text
 
 A_PAGE = 50
 """Samples of a page."""
@@ -113,7 +122,19 @@ class Search:
             "answers": [url for each in pair for url in each.responses or ()] if result.responses else [],
             "before": against and against.scores,
         }
-        self._conditions = ["true", *self._chosen()]
+        self._conditions = ["true", *(condition for name, condition in _RANGES.items() if self.query[name] is not None)]
+        if self.show is not None:
+            self._conditions.append("false" if self.show in _OF_TWO and against is None else _SHOWN[self.show])
+        if self.query["subject"] is not None:
+            self._conditions.append("subject = $subject")
+        if self.query["text"] is not None:
+            # The same places are searched as on a result's page, if they are still in the lake.
+            places = ["contains(lower(concat_ws(' ', sample_id, sample_name, subject)), lower($text))"]
+            for files, conditions in _TEXTS.items():
+                if self._values[files]:
+                    rows = f"from read_parquet(${files}, union_by_name = true) union all by name select {_COLUMNS[files]} where false"
+                    places.append(f"sample_id in (select sample_id from ({rows}) where {' or '.join(conditions)})")
+            self._conditions.append(f"({' or '.join(places)})")
 
     @property
     def choices(self) -> list[str]:
@@ -147,33 +168,12 @@ class Search:
         if self._metric["higher_is_better"] is None:
             reason = f"whether a higher or a lower value of {name} is better is not known, so that no sample is"
             found |= {each: f"{reason} {each}" for each in ("wrong", "right", "worse", "better")}
-        elif not self._is_share():
-            found |= {each: f"{name} has values beyond 0 to 1, so that no sample is {each}" for each in ("wrong", "right")}
+        else:
+            query = "select min(value) >= 0 and max(value) <= 1 as is_share from read_parquet($scores) where metric = $metric"
+            if self._state.rows(query, {"scores": self._result.scores, "metric": name})[0]["is_share"] is False:
+                found |= {each: f"{name} has values beyond 0 to 1, so that no sample is {each}" for each in ("wrong", "right")}
         if self._result.responses is None:
             found["truncated"] = f"the responses of {self._result.name} are no longer in the lake, so that the cut-off ones are not known"
-        return found
-
-    def _is_share(self) -> bool:
-        query = "select min(value) >= 0 and max(value) <= 1 as is_share from read_parquet($scores) where metric = $metric"
-        return self._state.rows(query, {"scores": self._result.scores, "metric": self._metric["metric"]})[0]["is_share"] is not False
-
-    def _chosen(self) -> list[str]:
-        found = [condition for name, condition in _RANGES.items() if self.query[name] is not None]
-        if self.show is not None:
-            found.append("false" if self.show in _OF_TWO and self._against is None else _SHOWN[self.show])
-        if self.query["subject"] is not None:
-            found.append("subject = $subject")
-        if self.query["text"] is not None:
-            found.append(f"({' or '.join(self._text_conditions())})")
-        return found
-
-    def _text_conditions(self) -> list[str]:
-        """The places to search for a text: the same as on a result's page, if they are still in the lake."""
-        found = ["contains(lower(concat_ws(' ', sample_id, sample_name, subject)), lower($text))"]
-        for files, conditions in _TEXTS.items():
-            if self._values[files]:
-                rows = f"from read_parquet(${files}, union_by_name = true) union all by name select {_COLUMNS[files]} where false"
-                found.append(f"sample_id in (select sample_id from ({rows}) where {' or '.join(conditions)})")
         return found
 
     def rows(self, number: int) -> tuple[list[Row], int, int]:
@@ -211,53 +211,41 @@ def _listed(state: CatalogState, parameters: Parameters, result: Result, against
     metric = result.metric(parameters.text("metric"))
     search = Search(state, parameters, result, against, metric)
     found, number, total = search.rows(parameters.page())
-    return page(
-        "samples.html",
-        result=result,
-        against=against,
-        notes=[*([note] if note is not None else []), *search.notes],
-        metric=metric,
-        rows=_with_texts(state, found, result, against),
-        total=total,
-        number=number,
-        pages=max(1, -(-total // A_PAGE)),
-        query=search.query,
-        subjects=_subjects(state, result, metric["metric"]),
-        times=_times(state, result),
-        choices=search.choices,
-        sorts=search.sorts,
-    )
-
-
-def _with_texts(state: CatalogState, rows: Sequence[Row], result: Result, against: Result | None) -> list[Row]:
-    """Samples with their prompts and answers, which are read for these samples alone."""
-    ids = [row["sample_id"] for row in rows]
+    ids = [row["sample_id"] for row in found]
     prompts, now = prompts_of(state, result, ids), answers_of(state, result, ids)
     before = answers_of(state, against, ids) if against is not None else {}
     asked_before = prompts_before(state, against, result, prompts, ids) if against is not None else {}
-    return [
+    rows = [
         {
             **row,
             "prompt": prompts.get(row["sample_id"]),
             "answer": answer_text(now.get(row["sample_id"]), prompts.get(row["sample_id"])),
             "before_answer": answer_text(before.get(row["sample_id"]), asked_before.get(row["sample_id"])),
         }
-        for row in rows
+        for row in found
     ]
-
-
-def _subjects(state: CatalogState, result: Result, metric: str) -> list[str]:
-    rows = state.rows(
+    subjects = state.rows(
         "select distinct subject from metrics_history where eval = $eval and model = $model and metric = $metric "
         "and materialized_at = $at and subject is not null order by subject",
-        {"eval": result.eval, "model": result.model, "metric": metric, "at": result.materialized_at},
+        {"eval": result.eval, "model": result.model, "metric": metric["metric"], "at": result.materialized_at},
     )
-    return [row["subject"] for row in rows]
-
-
-def _times(state: CatalogState, result: Result) -> list[Row]:
-    """The newest materializations of an eval and a model."""
-    return state.rows(
+    times = state.rows(
         "select distinct materialized_at from metrics_history where eval = $eval and model = $model order by materialized_at desc limit 60",
         {"eval": result.eval, "model": result.model},
+    )
+    return page(
+        "samples.html",
+        result=result,
+        against=against,
+        notes=[*([note] if note is not None else []), *search.notes],
+        metric=metric,
+        rows=rows,
+        total=total,
+        number=number,
+        pages=max(1, -(-total // A_PAGE)),
+        query=search.query,
+        subjects=[row["subject"] for row in subjects],
+        times=times,
+        choices=search.choices,
+        sorts=search.sorts,
     )

@@ -21,7 +21,7 @@ from eval_dagster.gate.records import GateResult
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.notifications.messages import failure_notice, regression_notice
 from eval_dagster.pages.report.contents import Contents
-from eval_dagster.pages.report.flips import flips_of
+from eval_dagster.pages.report.evidence import flips_of
 from eval_dagster.pages.report.histories import History
 from eval_dagster.pages.report.page import render
 from eval_dagster.pages.report.plots import ScorePoint, history_png, history_svg

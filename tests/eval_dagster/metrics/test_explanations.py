@@ -16,7 +16,7 @@ from eval_dagster.metrics.explanations import MOST_CHARACTERS, explain
 from eval_dagster.metrics.repeated import pass_at_k
 from eval_dagster.records import Completion, MetricContext, Request, ResponseType
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.results.answers import explanation_of
+from eval_dagster.results.samples import explanation_of
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 from eval_dagster.stages.scores import score_response
 

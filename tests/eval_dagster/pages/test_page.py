@@ -17,7 +17,7 @@ from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.pages.report.contents import collect
-from eval_dagster.pages.report.flips import MOST_SHOWN
+from eval_dagster.pages.report.evidence import MOST_SHOWN
 from eval_dagster.pages.report.page import render
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict

@@ -12,7 +12,7 @@ from scripted_nights import Nights
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.pages.report import writing
-from eval_dagster.pages.report.sample_pages import write_sample_pages
+from eval_dagster.pages.report.evidence import write_sample_pages
 from eval_dagster.pages.report.writing import report, write_report
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict

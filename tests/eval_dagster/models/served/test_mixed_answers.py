@@ -19,7 +19,7 @@ from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.catalog.catalog import read_rows as query
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.pages.server.overview import leaderboard
-from eval_dagster.pages.server.parameters import Parameters
+from eval_dagster.pages.server.results import Parameters
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
