@@ -8,7 +8,7 @@ that is only larger than necessary.
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -108,7 +108,15 @@ class Retained:
         """The files of partitions that stay -> the reason."""
         for table in (*BY_EVAL, *BY_MODEL, *BY_SUITE, *BESIDE):
             for partition in self._lake.partitions(table):
-                self._keep_recent(partition)
+                is_removed = self._removed and self.is_removed(partition[-1])
+                times = [time_of(path) for path in partition]
+                if is_removed:
+                    self._mark(partition if times[-1] >= self._now - GRACE else (), Reason.LAST_DAY)
+                    continue
+                if len(partition) > 1:
+                    self._mark(partition[-self._keep.newest(times, self._now) :], Reason.LAST_DAY)
+                    self._mark(partition[-self._keep.asked(times, self._now) :], Reason.KEEP)
+                self._mark(partition[-1:], Reason.CURRENT)
         self._mark(self._compared_with(), Reason.COMPARED)
         self._mark(self._named_by_judgements(), Reason.COMPARED)
         for path in self._kept("metrics"):
@@ -137,19 +145,6 @@ class Retained:
     def _mark(self, paths: Iterable[Path], reason: Reason) -> None:
         for path in paths:
             self.reasons[path] = strongest(reason, self.reasons.get(path, reason))
-
-    def _keep_recent(self, partition: Sequence[Path]) -> None:
-        is_removed = self._removed and self.is_removed(partition[-1])
-        if len(partition) == 1 and not is_removed:
-            self._mark(partition, Reason.CURRENT)
-            return
-        times = [time_of(path) for path in partition]
-        if is_removed:
-            self._mark(partition if times[-1] >= self._now - GRACE else (), Reason.LAST_DAY)
-            return
-        self._mark(partition[-self._keep.newest(times, self._now) :], Reason.LAST_DAY)
-        self._mark(partition[-self._keep.asked(times, self._now) :], Reason.KEEP)
-        self._mark(partition[-1:], Reason.CURRENT)
 
     def _compared_with(self) -> Iterator[Path]:
         """The states that current results are compared with: previous states, and baselines of suites with their judgements."""
@@ -314,17 +309,45 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
     # Listed first, to exclude files that are written meanwhile.
     paths = [(table, path) for table in _ORDER for partition in lake.partitions(table) for path in partition]
     listed = [each for table, path in paths for each in _prunable(table, path, time_of(path), lake.size)]
-    old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
-    named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
+    # Past days' catalogs, and the last state of a past day that is not archived yet.
+    ends = {path: _end_of_day(path.stem) for path in archived(lake)}
+    dated = {path: end for path, end in ends.items() if end is not None}
+    waiting = [catalog_path(lake)] if policy.keeps_catalogs and archive_path(catalog_path(lake)) else []
+    recent = sum(policy.catalogs.age is not None and end >= now - policy.catalogs.age for end in dated.values())
+    going = list(dated)[: max(len(dated) - max(recent, (policy.catalogs.count or 0) - len(waiting)), 0)]
+    kept_catalogs = [*(path for path in ends if path not in going), *waiting]
+    named: set[Path] = set()
+    for catalog in kept_catalogs:
+        for name in files_named_by(catalog):
+            table, _, rest = name.partition("/")
+            # A judgement has a file of the same name in each of its tables.
+            named |= {lake.root / each / rest for each in (BY_SUITE if table in BY_SUITE else (table,))}
     retained = Retained(project, lake, policy.keep, removed=policy.removed, now=now)
+    of_tables: list[tuple[Prunable, Reason | None]] = []
+    for each in listed:
+        reason = Reason.LAST_DAY if each.time >= now - GRACE else Reason.CATALOG if each.path in named else None
+        of_tables.append((each, retained.reasons.get(each.path, reason)))
+    queried: list[tuple[Prunable, Reason | None]] = []  # past nights; each stays while the list that it was made from is kept
+    for folder in sorted((lake.home / "nights").glob("*/")):
+        if _end_of_day(folder.name) is not None:
+            time = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+            is_kept = any(path.stem == folder.name for path in kept_catalogs)
+            reason = Reason.KEEP if is_kept else Reason.LAST_DAY if time >= now - GRACE else None
+            queried += [(each, reason) for each in _prunable("nights", folder, time, _size_of_all)]
+    pages: list[tuple[Prunable, Reason | None]] = []  # of each result's samples; they go with the last metrics of its eval and model
+    for folder in sorted((lake.home / "pages").glob("*/*/")):
+        metrics = lake.files(lake.folder("metrics", folder.parent.name, folder.name))
+        time = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+        reason = Reason.CURRENT if any(path in retained.reasons for path in metrics) else None
+        pages += [(each, reason) for each in _prunable("pages", folder, time, _size_of_all)]
     found = [
-        *((each, None) for each in old_catalogs),
-        *_nights(lake, kept_catalogs, now),
-        *((each, _reason(each, retained, named, now)) for each in listed),
+        *((each, None) for path in going for each in _prunable("catalogs", path, dated[path])),
+        *queried,
+        *of_tables,
         *_answers(lake, retained.model_versions, versions, policy.keep, now),
         *_trials(trial_lake(project.lake), policy.keep, now),
         *_reports(project, policy, now),
-        *_sample_pages(lake, retained),
+        *pages,
         *((each, Reason.KEEP) for path in kept_catalogs if path != catalog_path(lake) for each in _prunable("catalogs", path, now)),
     ]
     return Pruning(
@@ -332,22 +355,6 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
         kept={kind: files for kind in Reason if (files := [each for each, reason in found if reason is kind])},
         notes=versions.unknown,
     )
-
-
-def _reason(each: Prunable, retained: Retained, named: Set[Path], now: datetime) -> Reason | None:
-    """The reason that a table's file stays. None if it can be deleted."""
-    if each.path in retained.reasons:
-        return retained.reasons[each.path]
-    if each.time >= now - GRACE:
-        return Reason.LAST_DAY
-    return Reason.CATALOG if each.path in named else None
-
-
-def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
-    """The names with the other parts of judgements. A judgement has a file of the same name in each of its tables."""
-    for name in names:
-        table, _, rest = name.partition("/")
-        yield from (f"{each}/{rest}" for each in (BY_SUITE if table in BY_SUITE else (table,)))
 
 
 def _size(path: Path) -> int:
@@ -359,28 +366,6 @@ def _prunable(what: str, path: Path, time: datetime, size: Callable[[Path], int]
         yield Prunable(what=what, path=path, size=size(path), time=time)
     except FileNotFoundError:  # gone since it was listed
         return
-
-
-def _catalogs(lake: Lake, policy: Policy, now: datetime) -> tuple[list[Prunable], list[Path]]:
-    """Past days' catalogs to delete, and catalogs to keep, including the last state of a past day that is not archived yet."""
-    paths = archived(lake)
-    ends = {path: end for path in paths if (end := _end_of_day(path.stem)) is not None}
-    waiting = [catalog_path(lake)] if policy.keeps_catalogs and archive_path(catalog_path(lake)) else []
-    keep = policy.catalogs
-    recent = sum(keep.age is not None and end >= now - keep.age for end in ends.values())
-    going = list(ends)[: max(len(ends) - max(recent, (keep.count or 0) - len(waiting)), 0)]
-    old = [each for path in going for each in _prunable("catalogs", path, ends[path])]
-    return old, [*(path for path in paths if path not in going), *waiting]
-
-
-def _nights(lake: Lake, kept: Iterable[Path], now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The folders of past nights that were queried on this machine. Each stays while the list that it was made from is kept."""
-    days = {path.stem for path in kept}
-    for folder in sorted((lake.home / "nights").glob("*/")):
-        if _end_of_day(folder.name) is not None:
-            time = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
-            reason = Reason.KEEP if folder.name in days else Reason.LAST_DAY if time >= now - GRACE else None
-            yield from ((each, reason) for each in _prunable("nights", folder, time, _size_of_all))
 
 
 def _size_of_all(folder: Path) -> int:
@@ -463,15 +448,6 @@ def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[
                 yield from ((each, reason) for each in _prunable("reports", samples, time, _size_of_all))
         latest = [(time, path) for time, path in found if (time, path) not in pages]
         yield from ((each, Reason.CURRENT) for time, path in latest for each in _prunable("reports", path, time))
-
-
-def _sample_pages(lake: IndexedLake, retained: Retained) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The page of each result's samples. It is deleted with the last metrics of its eval and model."""
-    for folder in sorted((lake.home / "pages").glob("*/*/")):
-        metrics = lake.files(lake.folder("metrics", folder.parent.name, folder.name))
-        time = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
-        reason = Reason.CURRENT if any(path in retained.reasons for path in metrics) else None
-        yield from ((each, reason) for each in _prunable("pages", folder, time, _size_of_all))
 
 
 def _delete(lake: Lake, each: Prunable) -> None:

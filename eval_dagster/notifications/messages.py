@@ -24,11 +24,26 @@ def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_
     """
     worse = result.red
     names = ", ".join(dict.fromkeys(row.eval for row in worse))
-    lines = [f"- {_result(row)}\n  {_evidence(row)}" for row in worse[:_MOST_LISTED]]
+    lines: list[str] = []
+    for row in worse[:_MOST_LISTED]:
+        values = f"{_number(row.baseline_value)} → {_number(row.value)} ({_number(row.difference, '+')})"
+        evidence = row.reason or "no common samples"
+        if row.difference is not None:
+            interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
+            p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
+            reason = "".join(f"{said}; " for said in (*row.marks, row.reason) if said)
+            cause = cause_words(row.cause) if row.cause else "no known cause"
+            evidence = f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {cause}"
+        lines.append(f"- {row.eval} · {row.model} · {row.metric}: {values}\n  {evidence}")
     others = _gaps(result.gaps)
     unseen = f"Not confirmed: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in result.refuted])}" if result.refuted else ""
     acceptance = f'To take it as it is: eval-dagster accept {result.suite} --why "..."' if can_be_accepted else ""
-    next_step = "\n".join(filter(None, [f"Next: {_next_command(worse)}", acceptance])) if worse else ""
+    compared = next((row for row in worse if row.baseline and row.verdict is Verdict.REGRESSED), None)
+    command = "eval-dagster sql errors"
+    if compared is not None:
+        against = compared.anchor if compared.against == "anchor" else compared.baseline
+        command = f"eval-dagster compare {compared.model} {against} --eval {compared.eval}"
+    next_step = "\n".join(filter(None, [f"Next: {command}", acceptance])) if worse else ""
     parts = ["\n".join([*lines, *_more(worse)]), unseen, others, *places, next_step]
     what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
     return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))
@@ -114,29 +129,6 @@ def _gaps(rows: Sequence[Regression]) -> str:
         names = [f"{row.eval}|{row.model} ({row.reason})" for row in rows if row.verdict is verdict]
         lines += [f"{verdict.value.capitalize()}: {_named(names)}"] if names else []
     return "\n".join(lines)
-
-
-def _next_command(worse: Sequence[Regression]) -> str:
-    compared = next((row for row in worse if row.baseline and row.verdict is Verdict.REGRESSED), None)
-    if compared is None:
-        return "eval-dagster sql errors"
-    against = compared.anchor if compared.against == "anchor" else compared.baseline
-    return f"eval-dagster compare {compared.model} {against} --eval {compared.eval}"
-
-
-def _result(row: Regression) -> str:
-    values = f"{_number(row.baseline_value)} → {_number(row.value)} ({_number(row.difference, '+')})"
-    return f"{row.eval} · {row.model} · {row.metric}: {values}"
-
-
-def _evidence(row: Regression) -> str:
-    if row.difference is None:
-        return row.reason or "no common samples"
-    interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
-    p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
-    reason = "".join(f"{said}; " for said in (*row.marks, row.reason) if said)
-    cause = cause_words(row.cause) if row.cause else "no known cause"
-    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {cause}"
 
 
 def _number(value: float | None, sign: str = "") -> str:

@@ -61,8 +61,26 @@ def maintain(lake: Lake, index: Index, changes: Changes) -> None:
             forget(lake, index, path, error)
             changes.tables.add(table)
     for table in PACKED:
-        if table in changes.tables:
-            _maintain_table(lake, index, table, changes)
+        if table not in changes.tables:
+            continue
+        packs = index.packs(table)
+        query = "select source from members m join packs p on p.path = m.pack where p.ended is null and p.tab = ?"
+        members = set(index.column(query, table))
+        condition = "pack is null and damage is null and size < ?" + (" and is_newest" if table in NEWEST_ALONE else "")
+        query = f"select path, size, columns from files where tab = ? and {condition} order by path"
+        fresh = [row for row in index.rows(query, table, _SMALL) if row[0] not in members]
+        for columns in sorted({each.columns for each in packs} | {row[2] for row in fresh}):
+            files = [(path, size) for path, size, of_file in fresh if of_file == columns]
+            same = [each for each in packs if each.columns == columns]
+            merged = [each for each in same if each.shown < _LEAST_SHOWN * each.members]
+            if len(files) <= FRESH and not merged:
+                continue
+            size = sum(size for _, size in files) + sum(each.size * each.shown // each.members for each in merged)
+            for each in sorted(same, key=lambda pack: pack.size):
+                if each not in merged and each.size <= min(size, _LARGE // 2):
+                    merged.append(each)
+                    size += each.size
+            _write(lake, index, table, columns, [path for path, _ in files], merged, changes)
     if changes.tables:
         _sweep(lake, index)
 
@@ -109,28 +127,6 @@ def forget_damaged(lake: Lake, index: Index, changes: Changes, suspects: Collect
         except LakeError as error:
             forget(lake, index, path, error)
             changes.tables.add(table)
-
-
-def _maintain_table(lake: Lake, index: Index, table: str, changes: Changes) -> None:
-    packs = index.packs(table)
-    members = set(index.column("select source from members m join packs p on p.path = m.pack where p.ended is null and p.tab = ?", table))
-    condition = "and is_newest" if table in NEWEST_ALONE else ""
-    query = (
-        f"select path, size, columns from files where tab = ? and pack is null and damage is null and size < ? {condition} order by path"
-    )
-    fresh = [row for row in index.rows(query, table, _SMALL) if row[0] not in members]
-    for columns in sorted({each.columns for each in packs} | {row[2] for row in fresh}):
-        files = [(path, size) for path, size, of_file in fresh if of_file == columns]
-        same = [each for each in packs if each.columns == columns]
-        merged = [each for each in same if each.shown < _LEAST_SHOWN * each.members]
-        if len(files) <= FRESH and not merged:
-            continue
-        size = sum(size for _, size in files) + sum(each.size * each.shown // each.members for each in merged)
-        for each in sorted(same, key=lambda pack: pack.size):
-            if each not in merged and each.size <= min(size, _LARGE // 2):
-                merged.append(each)
-                size += each.size
-        _write(lake, index, table, columns, [path for path, _ in files], merged, changes)
 
 
 def _write(lake: Lake, index: Index, table: str, columns: str, files: list[str], merged: list[Pack], changes: Changes) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
@@ -244,27 +244,27 @@ def verify_again(lake: Lake, index: Index, changes: Changes, suspects: Collectio
 
 def _examined(lake: Lake, paths: Sequence[tuple[str, bool]], *, again: bool = False) -> list[_Examined]:
     """The content of each file; if its second value is true, it is verified whole. Skips files that have disappeared."""
+
+    def examine(each: tuple[str, bool]) -> _Examined | None:
+        name, whole = each
+        path = lake.root / name
+        try:
+            if whole:
+                require_sound(path, again=again)
+            else:
+                require_sound_footer(path)
+            with damage_named(path):
+                schema = pq.read_schema(path)
+                content = content_id(path)
+                info = json.loads((schema.metadata or {}).get(INFO_KEY, b"null"))
+        except LakeError as error:
+            return (name, str(error), None, None, None) if is_listed(path) else None
+        kept = None if info is None else json.dumps({key: info[key] for key in _KEPT_INFO if key in info})
+        return name, None, columns_hash(schema), kept, content
+
     with ThreadPoolExecutor(_WORKERS) as pool:
-        found = pool.map(partial(_examine, lake.root, again=again), paths)
+        found = pool.map(examine, paths)
         return [each for each in found if each is not None]
-
-
-def _examine(root: Path, each: tuple[str, bool], *, again: bool) -> _Examined | None:
-    name, whole = each
-    path = root / name
-    try:
-        if whole:
-            require_sound(path, again=again)
-        else:
-            require_sound_footer(path)
-        with damage_named(path):
-            schema = pq.read_schema(path)
-            content = content_id(path)
-            info = json.loads((schema.metadata or {}).get(INFO_KEY, b"null"))
-    except LakeError as error:
-        return (name, str(error), None, None, None) if is_listed(path) else None
-    kept = None if info is None else json.dumps({key: info[key] for key in _KEPT_INFO if key in info})
-    return name, None, columns_hash(schema), kept, content
 
 
 def columns_hash(schema: pa.Schema) -> str:

@@ -180,29 +180,24 @@ def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
         session.register_filesystem(LakeFileSystem(lake))
         session.execute(f"set disabled_filesystems = '{_LOCAL_FILES}'")
         session.execute("set lock_configuration = true")
-        _require_walls(session, catalog, lake)
+        # Check that this version of DuckDB opens the files of the lake through `LakeFileSystem`, and no other file.
+        opened = "select size from read_blob($path)"
+        try:
+            session.execute(opened, {"path": url_of(lake / "no such file.parquet")}).fetchall()
+        except duckdb.Error as error:
+            if damage_in(error) is None:  # other than the error of `LakeFileSystem` about a missing file
+                raise _unfit("read the lake") from error
+        for other in (str(catalog), f"file:{catalog}", url_of(catalog)):
+            try:
+                session.execute(opened, {"path": other}).fetchall()
+            except duckdb.Error:
+                continue
+            raise _unfit("keep queries from other files")
         adapt_older_views(session)
     except BaseException:
         session.close()
         raise
     return session
-
-
-def _require_walls(session: duckdb.DuckDBPyConnection, catalog: Path, lake: Path) -> None:
-    """Check that this version of DuckDB opens the files of the lake through `LakeFileSystem`, and no other file."""
-    opened = "select size from read_blob($path)"
-    try:
-        session.execute(opened, {"path": url_of(lake / "no such file.parquet")}).fetchall()
-    except duckdb.Error as error:
-        # The error of `LakeFileSystem` about a missing file.
-        if damage_in(error) is None:
-            raise _unfit("read the lake") from error
-    for other in (str(catalog), f"file:{catalog}", url_of(catalog)):
-        try:
-            session.execute(opened, {"path": other}).fetchall()
-        except duckdb.Error:
-            continue
-        raise _unfit("keep queries from other files")
 
 
 def _unfit(purpose: str) -> QueryError:

@@ -245,11 +245,32 @@ class Mirror:
         return folder in self._steady or any(folder.startswith(f"{parent}/") for parent in self._steady if "/" not in parent)
 
     def _fetch_all(self, pool: ThreadPoolExecutor, missing: Sequence[str]) -> bool:
-        """Fetch files. Returns whether all were still in the store. Reports no progress for few files."""
+        """Fetch files. Returns whether all were still in the store: another machine may have merged or deleted some.
+
+        Reports no progress for few files.
+        """
+
+        def fetch(name: str) -> bool:
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+            try:
+                for _ in range(2):  # a file damaged twice is damaged in the store, which its readers report
+                    self.store.fetch(name, temporary)
+                    with suppress(ValueError):
+                        verify_file(temporary)
+                        break
+                temporary.replace(path)
+            except FileNotFoundError:
+                return False
+            finally:
+                temporary.unlink(missing_ok=True)
+            return True
+
         reported = len(missing) if len(missing) >= _REPORTED else 0
         found = True
         with current_reporter().track(f"fetch {self.store.url}", total=reported, unit="files") as advance:
-            for is_there in pool.map(self._fetch, missing):
+            for is_there in pool.map(fetch, missing):
                 found = found and is_there
                 advance()
         return found
@@ -265,24 +286,6 @@ class Mirror:
             f"the lake {self.store.url} has no file, but {self.root} has {count} files of it; if it was emptied on purpose, delete "
             f"{self.root}; otherwise mount the disk that it is on, or restore it, for instance from that folder"
         )
-
-    def _fetch(self, name: str) -> bool:
-        """Fetch a file. Returns whether it is still in the store: another machine may have merged or deleted it."""
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            for _ in range(2):  # a file damaged twice is damaged in the store, which its readers report
-                self.store.fetch(name, temporary)
-                with suppress(ValueError):
-                    verify_file(temporary)
-                    break
-            temporary.replace(path)
-        except FileNotFoundError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-        return True
 
 
 def has_files(root: Path) -> bool:
