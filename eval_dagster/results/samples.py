@@ -298,7 +298,14 @@ def _sample(
     now = _whole(now) if is_perplexity else now
     if before is not None:
         before = _whole(before) if is_perplexity else before
-        before = {**before, **_asked_otherwise(row, asked_before)}
+        if asked_before is None:
+            asked: dict[str, Any] = {"choices": []} if row["choices"] else {}
+        else:
+            other = asked_before.get(row["sample_id"], row)
+            asked = {"prompt": other["prompt"]} if other["prompt"] != row["prompt"] else {}
+            if (other["choices"] or []) != (row["choices"] or []):  # a log-probability belongs to its own choices
+                asked["choices"] = other["choices"] or []
+        before = {**before, **asked}
     fields = {
         "sample_id": row["sample_id"],
         "sample_name": row.get("sample_name"),
@@ -317,15 +324,6 @@ def _sample(
         "before": before,
     }
     return {name: value for name, value in fields.items() if value is not None and value != []}
-
-
-def _asked_otherwise(row: Mapping[str, Any], asked_before: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """The earlier prompt and choices of a sample, if they differ from the current ones. A log-probability belongs to its own choices."""
-    if asked_before is None:
-        return {"choices": []} if row["choices"] else {}
-    other = asked_before.get(row["sample_id"], row)
-    prompt = {"prompt": other["prompt"]} if other["prompt"] != row["prompt"] else {}
-    return {**prompt, "choices": other["choices"] or []} if (other["choices"] or []) != (row["choices"] or []) else prompt
 
 
 def _whole(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,18 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         versions[key] = [Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)]
         for what, now in _inputs(point).items():
             versions[key].append(Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what)))
+    histories = []
+    for (eval_name, model), found in points.items():
+        if not found:
+            continue
+        # The headline metric, and the metrics that have changed.
+        headline = headline_of(found[-1])
+        drawn = dict.fromkeys([str(headline["metric"])] if headline else [])
+        for row in result.regressions:
+            is_changed = row.is_red or row.verdict is Verdict.IMPROVED
+            if (row.eval, row.model) == (eval_name, model) and row.metric and is_changed:
+                drawn[row.metric] = None
+        histories += [history_of(found, metric, changes) for metric in drawn]
     return Contents(
         result=result,
         standings={
@@ -113,9 +125,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             for name in evals
         },
         accepted=read_acceptances(project.lake, result.suite)[: -_MOST_ACCEPTED - 1 : -1],
-        histories=[
-            history_of(found, metric, changes) for found in points.values() if found for metric in _drawn_metrics(found[-1], result)
-        ],
+        histories=histories,
         flips=flips_of(result),
         costs=[last_attempts[key] for key in points if key in last_attempts and last_attempts[key].requests_computed is not None],
         versions=versions,
@@ -200,17 +210,6 @@ def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materializ
             )
         )
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
-
-
-def _drawn_metrics(point: Materialization, result: GateResult) -> list[str]:
-    """The headline metric, and the metrics that have changed."""
-    headline = headline_of(point)
-    changed = [
-        row.metric
-        for row in result.regressions
-        if (row.eval, row.model) == (point.eval_name, point.model) and row.metric and (row.is_red or row.verdict is Verdict.IMPROVED)
-    ]
-    return list(dict.fromkeys([*([str(headline["metric"])] if headline else []), *changed]))
 
 
 def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Materialization | None:

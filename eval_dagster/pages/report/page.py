@@ -140,32 +140,28 @@ def _standings(standings: Sequence[Standing]) -> list[dict[str, Any]]:
         scale = Scale(low=0.0, high=1.0)
     else:
         scale = Scale(low=min(ends, default=0.0), high=max(ends, default=1.0))
-    return [
-        {
-            "standing": each,
-            "bar": None if each.value is None else scale.bar(each.value, each.ci_low, each.ci_high),
-            "interval": f"{number(each.value)}, 95 % interval {interval(each.ci_low, each.ci_high)}",
-            "note": _note(each),
-        }
-        for each in standings
-    ]
-
-
-def _note(standing: Standing) -> str:
-    parts = []
-    if standing.metric is not None:
-        parts.append(f"{interval(standing.ci_low, standing.ci_high)}, n = {standing.n:,}")
-    if standing.differs:
-        parts.append(f"no rank, other {standing.differs}")
-    if standing.n_errors:
-        parts.append(f"{standing.n_errors:,} errors")
-    if standing.mixed_answers:
-        parts.append(f"mixes {standing.mixed_answers}")
-    if standing.findings:
-        parts.append(f"⚠ findings: {', '.join(standing.findings)}")
-    if standing.problem:
-        parts.append(standing.problem if len(standing.problem) <= _MOST_OF_A_PROBLEM else f"{standing.problem[:_MOST_OF_A_PROBLEM]}…")
-    return "; ".join(parts)
+    found = []
+    for each in standings:
+        notes = [] if each.metric is None else [f"{interval(each.ci_low, each.ci_high)}, n = {each.n:,}"]
+        if each.differs:
+            notes.append(f"no rank, other {each.differs}")
+        if each.n_errors:
+            notes.append(f"{each.n_errors:,} errors")
+        if each.mixed_answers:
+            notes.append(f"mixes {each.mixed_answers}")
+        if each.findings:
+            notes.append(f"⚠ findings: {', '.join(each.findings)}")
+        if each.problem:
+            notes.append(each.problem if len(each.problem) <= _MOST_OF_A_PROBLEM else f"{each.problem[:_MOST_OF_A_PROBLEM]}…")
+        found.append(
+            {
+                "standing": each,
+                "bar": None if each.value is None else scale.bar(each.value, each.ci_low, each.ci_high),
+                "interval": f"{number(each.value)}, 95 % interval {interval(each.ci_low, each.ci_high)}",
+                "note": "; ".join(notes),
+            }
+        )
+    return found
 
 
 def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:

@@ -62,6 +62,22 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
     return page("compare.html", **parts)
 
 
+def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
+    across, up = charts.square([low, high])
+    most = max(cell["n"] for cell in cells)
+    largest = 16.0 if len(cells) <= 64 else 6.0
+    dots = [
+        {
+            **cell,
+            "x": across.place((cell["a_low"] + cell["a_high"]) / 2),
+            "y": up.place((cell["b_low"] + cell["b_high"]) / 2),
+            "radius": round(2.5 + largest * (log10(cell["n"]) / log10(most) if most > 1 else 0), 2),
+        }
+        for cell in cells
+    ]
+    return {"dots": dots, "across": across.ticks(), "up": up.ticks(), "ends": (across.start, across.end, up.start, up.end)}
+
+
 def _known(name: str | None, names: Sequence[str], others: Sequence[str] | None = None) -> str | None:
     """A name if it is one of some names, else the first of `others`, by default of the same names; null if there is none."""
     return name if name in names else next(iter(names if others is None else others), None)
@@ -95,10 +111,21 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
     figures = {"value": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
     most = max((abs(end) for end in figures.values() if end is not None), default=0.0) or 1.0
     axis = charts.Scale.axis([-most, most], start=2, end=98)
+    # The words and the mark show which of the two is better, not only the colour.
+    if judged is Verdict.NOT_COMPARABLE:
+        verdict = {"text": "too few samples for a test", "mark": "?", "tone": "warning"}
+    elif judged is Verdict.NO_CHANGE_SEEN:
+        verdict = {"text": "no difference seen", "mark": "=", "tone": "unknown"}
+    elif metric["higher_is_better"] is None:
+        verdict = {"text": f"{a.model} and {b.model} differ", "mark": "≠", "tone": "unknown"}
+    elif judged is Verdict.IMPROVED:
+        verdict = {"text": f"{a.model} is better than {b.model}", "mark": "▲", "tone": "good"}
+    else:
+        verdict = {"text": f"{a.model} is worse than {b.model}", "mark": "▼", "tone": "bad"}
     return {
         "summary": summary,
         "test": test,
-        "verdict": _verdict(judged, metric, a, b),
+        "verdict": verdict,
         "evidence": "; ".join(evidence),
         "bar": {**figures, "bar": {name: axis.place(value) for name, value in figures.items()}, "ticks": axis.ticks()},
         "better": better,
@@ -158,35 +185,6 @@ def _built_in() -> dict[str, type[BaseMetric[Any]]]:
     places = [(name, module) for name, module in eval_dagster._MODULE_OF.items() if module.startswith(f"{metrics.__name__}.")]
     values = (getattr(import_module(module), name) for name, module in places)
     return {each.NAME: each for each in values if isinstance(each, type) and issubclass(each, BaseMetric) and hasattr(each, "NAME")}
-
-
-def _verdict(judged: Verdict, metric: Row, a: Result, b: Result) -> dict[str, str]:
-    """Which of the two is better, in words, with a mark and a tone: the words and the mark show it, not only the colour."""
-    if judged is Verdict.NOT_COMPARABLE:
-        return {"text": "too few samples for a test", "mark": "?", "tone": "warning"}
-    if judged is Verdict.NO_CHANGE_SEEN:
-        return {"text": "no difference seen", "mark": "=", "tone": "unknown"}
-    if metric["higher_is_better"] is None:
-        return {"text": f"{a.model} and {b.model} differ", "mark": "≠", "tone": "unknown"}
-    is_better = judged is Verdict.IMPROVED
-    word = "better" if is_better else "worse"
-    return {"text": f"{a.model} is {word} than {b.model}", "mark": "▲" if is_better else "▼", "tone": "good" if is_better else "bad"}
-
-
-def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
-    across, up = charts.square([low, high])
-    most = max(cell["n"] for cell in cells)
-    largest = 16.0 if len(cells) <= 64 else 6.0
-    dots = [
-        {
-            **cell,
-            "x": across.place((cell["a_low"] + cell["a_high"]) / 2),
-            "y": up.place((cell["b_low"] + cell["b_high"]) / 2),
-            "radius": round(2.5 + largest * (log10(cell["n"]) / log10(most) if most > 1 else 0), 2),
-        }
-        for cell in cells
-    ]
-    return {"dots": dots, "across": across.ticks(), "up": up.ticks(), "ends": (across.start, across.end, up.start, up.end)}
 
 
 def agreement(state: CatalogState, parameters: Parameters) -> str:

@@ -52,6 +52,14 @@ def _environment() -> Environment:
     def interval_of(row: Mapping[str, Any], sign: str = "") -> str:
         return interval(row["ci_low"], row["ci_high"], sign)
 
+    def short(text: str | None, most: int = 160) -> str:
+        """The beginning of a text on one line."""
+        return "" if text is None else one_line(text if len(text) <= most else f"{text[:most]}…")
+
+    def end(text: str | None, most: int = 200) -> str:
+        """The end of a prompt on one line, since the question is there."""
+        return "" if text is None else one_line(text if len(text) <= most else f"…{text[-most:]}")
+
     environment = Environment(
         loader=FileSystemLoader([FOLDER / "templates", REPORT_TEMPLATES]),
         autoescape=True,
@@ -65,8 +73,8 @@ def _environment() -> Environment:
         "minute": lambda time: "" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M}",
         "age": _age,
         "interval": interval_of,
-        "short": _short,
-        "end": _end,
+        "short": short,
+        "end": end,
         "line": one_line,
         "count": lambda value: "" if value is None else f"{value:,}",
     }
@@ -93,17 +101,3 @@ def _age(time: datetime) -> str:
             count = int(seconds // length)
             return counted(count, unit)
     return "less than a minute"
-
-
-def _short(text: str | None, most: int = 160) -> str:
-    """The beginning of a text on one line."""
-    if text is None:
-        return ""
-    return one_line(text if len(text) <= most else f"{text[:most]}…")
-
-
-def _end(text: str | None, most: int = 200) -> str:
-    """The end of a prompt on one line, since the question is there."""
-    if text is None:
-        return ""
-    return one_line(text if len(text) <= most else f"…{text[-most:]}")

@@ -55,6 +55,15 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
     response = answers_of(state, result, [sample_id], _RESPONSE).get(sample_id)
     before = answers_of(state, against, [sample_id], _RESPONSE).get(sample_id) if against is not None else None
     asked_before = prompts_of(state, against, [sample_id], "sample_id, choices").get(sample_id) if against is not None else None
+    points = state.rows(
+        "select materialized_at, any_value(scores_file) as scores_file from _metrics_files where eval = $eval and model = $model "
+        "group by materialized_at order by materialized_at desc limit $most",
+        {"eval": result.eval, "model": result.model, "most": _MOST_PAST},
+    )
+    files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
+    urls = {name: held_url_of(path) for name, path in files.items() if path.exists()}
+    values = _values(state, urls, sample_id, metric["metric"])
+    missing = {"value": None, "error": None}  # the scores of that time were deleted
     return page(
         "sample.html",
         result=result,
@@ -71,7 +80,7 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
         before_answer=answer_text(before, asked_before),
         scores=scores,
         before_scores={row["metric"]: row for row in _scores(state, against, sample_id)} if against is not None else {},
-        past=_past(state, result, sample_id, metric["metric"]),
+        past=[{**row, **values.get(row["scores_file"] or "", missing)} for row in points],
         others=_others(state, result, sample_id, metric["metric"]),
         labels=state.rows(
             "select * from human_labels where eval = $eval and sample_id = $sample order by labelled_at desc",
@@ -115,19 +124,6 @@ def _choices(prompt: Row | None, response: Row | None) -> list[Row]:
         }
         for place, text in enumerate(prompt["choices"])
     ]
-
-
-def _past(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Row]:
-    """The score of a sample in the newest materializations, the newest first; null if the scores were deleted."""
-    points = state.rows(
-        "select materialized_at, any_value(scores_file) as scores_file from _metrics_files where eval = $eval and model = $model "
-        "group by materialized_at order by materialized_at desc limit $most",
-        {"eval": result.eval, "model": result.model, "most": _MOST_PAST},
-    )
-    files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
-    urls = {name: held_url_of(path) for name, path in files.items() if path.exists()}
-    values = _values(state, urls, sample_id, metric)
-    return [{**row, **values.get(row["scores_file"] or "", {"value": None, "error": None})} for row in points]
 
 
 def _others(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Row]:
