@@ -35,9 +35,14 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def utc_now() -> datetime:
+    """The time that names a file without another one."""
+    return datetime.now(UTC)
+
+
 def new_name(run_id: str, time: datetime | None = None) -> str:
     """A file name that sorts by time and is used once."""
-    return f"{(time or datetime.now(UTC)).strftime(_STAMP)}-{run_id[:8]}-{secrets.token_hex(4)}.parquet"
+    return f"{(time or utc_now()).strftime(_STAMP)}-{run_id[:8]}-{secrets.token_hex(4)}.parquet"
 
 
 def time_of(path: Path) -> datetime:

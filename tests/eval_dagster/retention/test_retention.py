@@ -163,7 +163,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home.folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "datetime", Clock)
-        patch.setattr(parquet_files, "datetime", Clock)
+        patch.setattr(parquet_files, "utc_now", lambda: Clock.now(UTC))
         for ago, settings in NIGHTS:
             patch.setattr(Clock, "back", timedelta(days=ago))
             home.night(ago, settings)
@@ -457,7 +457,7 @@ def test_trials_go_as_a_whole_once_none_of_an_eval_is_young(tmp_path: Path, monk
     def try_it(ago: timedelta) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(files, "datetime", Clock)
-            patch.setattr(parquet_files, "datetime", Clock)
+            patch.setattr(parquet_files, "utc_now", lambda: Clock.now(UTC))
             patch.setattr(Clock, "back", ago)
             list(evaluate(trial, [("words", "one")], stages=set(STAGES), run_id="trial", reporter=SilentReporter()))
 
