@@ -204,11 +204,6 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 @cache
 def _environment() -> Environment:
-    def attempt_cost(attempt: Attempt) -> str:
-        """The cost of an attempt's answers, with the number of those whose cost is not known."""
-        cost = [] if attempt.cost is None else [f"${attempt.cost:.4f}"]
-        return " + ".join([*cost, *([f"{attempt.cost_unknown} unknown"] if attempt.cost_unknown else [])])
-
     def seconds(value: float | None) -> str:
         return "" if value is None else f"{value:,.1f}"
 
@@ -222,3 +217,9 @@ def _environment() -> Environment:
     )
     environment.filters |= {"number": number, "minute": minute, "p_value": p_value, "attempt_cost": attempt_cost, "seconds": seconds}
     return environment
+
+
+def attempt_cost(attempt: Attempt) -> str:
+    """The cost of an attempt's answers, with the number of those whose cost is not known."""
+    cost = [] if attempt.cost is None else [f"${attempt.cost:.4f}"]
+    return " + ".join([*cost, *([f"{attempt.cost_unknown} unknown"] if attempt.cost_unknown else [])])

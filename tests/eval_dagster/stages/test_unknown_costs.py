@@ -13,7 +13,7 @@ from eval_dagster.cli.run_summary import cost_line
 from eval_dagster.cli.sql import _costs
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.columns import Attempt
-from eval_dagster.pages.report.page import _attempt_cost
+from eval_dagster.pages.report.page import attempt_cost
 from eval_dagster.project import Project
 from eval_dagster.stages.outputs import cost_counts
 
@@ -76,4 +76,4 @@ def test_summary_and_report_name_the_gap(cost: float | None, unknown: int | None
     shared = {"eval": "a", "model": "b", "run_id": "r", "finished_at": now, "status": "ok", "stage": "task_metrics", "message": None}
     attempt = Attempt(**shared, cost=cost, cost_unknown=unknown, cached=False)  # type: ignore[arg-type]
     assert cost_line([attempt]) == line
-    assert _attempt_cost(attempt) == cell
+    assert attempt_cost(attempt) == cell
