@@ -55,7 +55,7 @@ _MOST_LEFT = 10
 """Most earlier notices that are sent after a new one."""
 _SENDER = Path(__file__).resolve().with_name("sender.py")
 _KEPT_S = 90 * 86_400.0
-"""How long marks of told nights are kept."""
+"""Age at which the mark of a night that somebody was told about is deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)

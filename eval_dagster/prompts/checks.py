@@ -56,7 +56,7 @@ class Judged:
     problem: str | None = None
     """One sentence."""
     unchecked: str | None = None
-    """Why its values do not show whether it tells right from wrong. Without this and a problem, it does."""
+    """The reason that its values show neither that it tells right from wrong, nor a problem; null if they show one of them."""
     lacks_bounds: bool = False
     """Whether its class declares no bounds although all values lie between 0 and 1."""
 
@@ -173,7 +173,7 @@ def _judged(metric: type[BaseMetric], right: Answers, wrong: Answers, texts: int
 
 
 def _untold(metric: type[BaseMetric], found: Mapping[str, Mapping[str, float]], right: Answers) -> str | None:
-    """Why the values do not show that the metric tells the gold answers from wrong ones; None if they do."""
+    """The reason that the values do not show that the metric tells gold answers from wrong ones; None if they do."""
     if not right:
         return "the task names no gold answer"
     if metric.BEST is not None:

@@ -210,7 +210,7 @@ class ScoreRow(TypedDict):
     text_values: list[float] | None
     """Value of each text, if a prompt has several."""
     item: str | None
-    """What a metric of all samples together is computed from, as JSON. Null for other metrics, and where `value` is the item."""
+    """The sample's part of a metric of all samples together, as JSON. Null for other metrics, and if `value` is that part."""
     error: str | None
     explanation: str | None
     """Why the score is what it is, as JSON: `answer` (found in the text), `judge_prompt`, `judge_response`, `program_output`, `tie`

@@ -95,7 +95,7 @@ class VllmGenerator:
                 end = len(tokens) if written.finish_reason == "stop" else None
                 result = plan.text(self._codec, tokens, (), end, padding=0)
             yield from settle([Outcome(item=call.key, result=result, seconds=perf_counter() - before)], settings.num_samples)
-            # What the caller does with an answer is no time of the model.
+            # The time that the caller takes with an answer does not count as the model's.
             before = perf_counter()
 
 

@@ -121,7 +121,7 @@ class VllmScorer:
                 owner.scores[index] = _score(span, item, output)
                 if owner.is_done():
                     yield owner.job.request, owner.response()
-            # What the caller does with an answer is no time of the model.
+            # The time that the caller takes with an answer does not count as the model's.
             before = perf_counter()
         self.usage.elsewhere += len(again)
         if again:

@@ -17,7 +17,7 @@ from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer, Server
 from eval_dagster.records import Message, Role
 
 _ATTEMPTS, _FEW = 5, 3
-"""Attempts at a call, and those if the answer tells what the server cannot do: it may be wrong once."""
+"""Attempts at a call; and attempts if the answer says that the server lacks something, because such an answer can be wrong once."""
 _SPENT = (402, 429)
 """Statuses of a spent quota. With another one, the server lacks this path, or refuses it."""
 T = TypeVar("T")
