@@ -23,6 +23,7 @@ from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import NotEvaluatedError, StoreError
 from eval_dagster.gate.judgement import Attempts
 from eval_dagster.lake.records import read_attempts
+from eval_dagster.models.served import spend
 from eval_dagster.models.served.calls.answers import BadAnswerError, TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.scoring.responses import failed
@@ -442,3 +443,14 @@ def test_canaries_are_part_of_what_a_run_cost(stub: Stub, tmp_path: Path) -> Non
     total, _ = spent(stub)
     assert len(stub.counts().received) > 6
     assert sum(each.cost or 0.0 for each in read_attempts(project.lake)) == pytest.approx(total)
+
+
+def test_a_ledger_that_cannot_be_opened_leaves_no_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spend.db").write_text("no database, " * 100)
+    opened: list[sqlite3.Connection] = []
+    monkeypatch.setattr(spend, "connect", lambda path, mode: opened.append(sqlite3.connect(path)) or opened[-1])
+    with pytest.raises(StoreError), spend.Ledger(tmp_path, "served"):
+        pass
+    [connection] = opened
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("select 1")
