@@ -1,9 +1,8 @@
-"""What tests of several folders share: a tokenizer, a model with a chat template, stores of MLflow, the option for golden files."""
+"""What tests of several folders share: a tokenizer, a model with a chat template, the option for golden files."""
 
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import sys
 import textwrap
@@ -31,7 +30,6 @@ from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import RequirementError
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.sandbox import Limits, Program, SandboxPolicy, SandboxResult, Toolchain, require_sandbox, run_python, sandbox_policy
-from eval_dagster.tracking import store
 
 if importlib.util.find_spec("absl") is not None:
     from absl.logging import get_absl_handler
@@ -74,35 +72,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _children_hear_ctrl_c() -> None:
     """Children inherit that SIGINT is ignored: as a shell starts a background job, or as a command leaves it that was interrupted here."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.fixture(scope="session")
-def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new store of MLflow, which takes a second to make."""
-    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    store.ensure_store(file)
-    return file
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _homes_have_copies_of_a_store(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Homes that this process makes have a copy of one store, except in tests of stores."""
-    if request.path.parent.name in ("tracking", "hostile"):
-        yield
-        return
-    make = store._open_with_mlflow
-
-    def copy(file: Path) -> None:
-        if file.exists():
-            make(file)
-        else:
-            patch.undo()
-            shutil.copy(request.getfixturevalue("mlflow_store"), file)
-            patch.setattr(store, "_open_with_mlflow", copy)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_open_with_mlflow", copy)
-        yield
 
 
 @pytest.fixture

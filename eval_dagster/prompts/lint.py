@@ -226,7 +226,7 @@ def _gold_position(asked: Sequence[Asked], _: bool) -> Finding | None:
     if share ** (len(placed) - 1) > _CHANCE:
         return _too_few(Check.GOLD_POSITION, placed)
     (position, count), *_others = Counter(each.position for each in placed).most_common()
-    if count < _NEARLY * len(placed) or scipy.stats.binom.sf(count - 1, len(placed), share) / share > _CHANCE:
+    if count < _NEARLY * len(placed) or scipy.special.bdtrc(count - 1, len(placed), share) / share > _CHANCE:
         return _clean(Check.GOLD_POSITION, placed)
     there = [each for each in placed if each.position == position]
     return _found(
@@ -250,7 +250,7 @@ def _length_tells_gold(asked: Sequence[Asked], _: bool) -> Finding | None:
     for word, direction in (("longest", 1), ("shortest", -1)):
         telling = [each for each in placed if all(direction * ratio > 0 for ratio in _log_ratios(each))]
         ratio = median([direction * median(_log_ratios(each)) for each in telling]) if telling else 0.0
-        chance = scipy.stats.binom.sf(len(telling) - 1, len(placed), share)
+        chance = scipy.special.bdtrc(len(telling) - 1, len(placed), share)
         if len(telling) >= _BY_LENGTH * len(placed) and ratio >= math.log(_UNEQUAL) and chance <= _CHANCE:
             favour = "lower" if direction > 0 else "raise"
             return _found(

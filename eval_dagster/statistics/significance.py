@@ -135,16 +135,14 @@ def detectable_share(n: int, discordant: int, alpha: float) -> float | None:
 
 
 def _power_of_mcnemar(n: int, discordance: float, difference: float, alpha: float) -> float:
-    # Imported lazily: it takes half a second, and only comparisons need it.
-    from scipy import stats
-
     if discordance == 0:
         return 0.0
     centre, reach = n * discordance, _WINDOW * math.sqrt(n * discordance * (1 - discordance)) + _WINDOW
     counts = np.arange(max(0, math.floor(centre - reach)), min(n, math.ceil(centre + reach)) + 1)
     # The most samples on the rarer side for which a split is significant; -1 if no split is.
-    most = stats.binom.ppf(alpha / 2, counts, 0.5)
+    most = np.ceil(np.nan_to_num(scipy.special.bdtrik(alpha / 2, counts, 0.5)))
     most -= scipy.special.bdtr(most, counts, 0.5) > alpha / 2
     for_a = (1 + difference / discordance) / 2
     tails = scipy.special.bdtr(np.maximum(most, 0), counts, for_a) + scipy.special.bdtr(np.maximum(most, 0), counts, 1 - for_a)
-    return float((stats.binom.pmf(counts, n, discordance) * np.where(most < 0, 0.0, tails)).sum())
+    shares = np.diff(np.nan_to_num(scipy.special.bdtr(np.append(counts[0] - 1, counts), n, discordance)))  # of -1 it is not a number
+    return float((shares * np.where(most < 0, 0.0, tails)).sum())

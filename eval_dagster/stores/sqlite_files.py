@@ -1,5 +1,6 @@
 """SQLite files of MLflow and Dagster: built beside the old file and moved into place, examined, and renamed if damaged."""
 
+import hashlib
 import os
 import sqlite3
 import time
@@ -9,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from eval_dagster.errors import StoreError
+from eval_dagster.stores.whole_files import replaced, user_cache
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps beside a database."""
@@ -114,15 +116,47 @@ def beside(path: Path) -> Iterator[Path]:
         _remove(building)
 
 
+def make_empty(path: Path, name: str, make: Callable[[Path], None]) -> None:
+    """Create a database that is the same in each new home: a copy from the user's cache, or by `make`, whose result the cache then keeps.
+
+    Creating the tables takes seconds, a copy takes none. A kept file has the hash of its content in its name, so a damaged one is not used.
+
+    Args:
+        path: The new database, which does not exist yet.
+        name: What the content depends on, such as a package and its release.
+        make: Creates the database at a path.
+    """
+    with suppress(OSError, RuntimeError):  # a cache that cannot be read, a user without a home
+        for kept in (user_cache() / "stores").glob(f"{name}-*.db"):
+            content = kept.read_bytes()
+            if kept.stem == f"{name}-{hashlib.sha256(content).hexdigest()[:32]}":
+                path.write_bytes(content)
+                return
+    _remove(path)  # half of a copy, if the disk is full
+    make(path)
+    with suppress(OSError, RuntimeError, sqlite3.Error):
+        _checkpoint(path)
+        content = path.read_bytes()
+        folder = user_cache() / "stores"
+        folder.mkdir(parents=True, exist_ok=True)
+        with replaced(folder / f"{name}-{hashlib.sha256(content).hexdigest()[:32]}.db") as temporary:
+            temporary.write_bytes(content)
+
+
 def move_into_place(building: Path, path: Path) -> None:
     """Move a database that no process has open to `path`, replacing the file there."""
-    with closing(connect(building)) as database:  # so that no part of it stays in a log beside it
-        database.execute("pragma wal_checkpoint(truncate)")
+    _checkpoint(building)
     with building.open("rb") as file:
         os.fsync(file.fileno())
     for ending in _COMPANIONS:
         path.with_name(path.name + ending).unlink(missing_ok=True)
     building.replace(path)
+
+
+def _checkpoint(path: Path) -> None:
+    """Write what SQLite's log beside a database holds into the database."""
+    with closing(connect(path)) as database:
+        database.execute("pragma wal_checkpoint(truncate)")
 
 
 def _remove(path: Path) -> None:

@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from eval_dagster.stores.sqlite_files import (
     connect,
     damage_of,
     has_rows,
+    make_empty,
     move_into_place,
     require_writable,
     set_aside,
@@ -70,10 +72,21 @@ def ensure_store(file: Path) -> None:
                 _adopt(file)
         if not file.exists():
             with beside(file) as building:
-                _open_with_mlflow(building)
+                make_empty(building, f"mlflow-{_installed_release()}", _open_with_mlflow)
                 _stamp(building)
+                _follow_folder(building)
+                with closing(connect(building)) as database:
+                    now = time.time_ns() // 1_000_000
+                    database.execute("update experiments set creation_time = :now, last_update_time = :now", {"now": now})
+                    database.commit()
                 move_into_place(building, file)
-        _follow_folder(file)
+        elif made_at := _follow_folder(file):
+            log.warning(
+                "MLflow's store %s was made in another folder (%s); its artifacts are now looked for in %s.",
+                file,
+                made_at,
+                artifacts_of(file),
+            )
 
 
 def heal_store(file: Path) -> bool:
@@ -95,8 +108,8 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def _follow_folder(file: Path) -> None:
-    """Let the runs of a store that was moved or copied with its home have their artifacts beside it.
+def _follow_folder(file: Path) -> str | None:
+    """Let the runs of a store that was made elsewhere have their artifacts beside it. Returns the old address, if it changed.
 
     MLflow keeps an absolute address for each experiment and run. A new store's first experiment has the address where
     the store was made.
@@ -106,7 +119,7 @@ def _follow_folder(file: Path) -> None:
         first = database.execute("select artifact_location from experiments where experiment_id = 0").fetchone()
         made_at = str(first[0]).removesuffix("/0") if first else here
         if made_at == here or made_at.rpartition("/")[2] != here.rpartition("/")[2]:
-            return
+            return None
         tables = table_names(database)
         for table, column in _ADDRESSES:
             if table in tables:
@@ -116,7 +129,7 @@ def _follow_folder(file: Path) -> None:
                     {"here": here, "made_at": made_at},
                 )
         database.commit()
-    log.warning("MLflow's store %s was made in another folder (%s); its artifacts are now looked for in %s.", file, made_at, here)
+    return made_at
 
 
 def artifacts_of(file: Path) -> str:

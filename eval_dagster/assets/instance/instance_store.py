@@ -16,6 +16,7 @@ from eval_dagster.stores.locks import locked
 from eval_dagster.stores.sqlite_files import (
     damage_of,
     has_rows,
+    make_empty,
     move_into_place,
     require_writable,
     set_aside,
@@ -108,13 +109,21 @@ def _examine(table: str, database: sqlite3.Connection) -> str | None:
 def _make(folder: Path, names: list[str]) -> None:
     building = folder / ".building"
     shutil.rmtree(building, ignore_errors=True)
-    building.mkdir()
-    (building / "dagster.yaml").touch()  # without one Dagster prints that it has none
     try:
-        with dg.DagsterInstance.local_temp(str(building)):
-            pass
         for name in names:
+            (building / name).parent.mkdir(parents=True, exist_ok=True)
+            make_empty(building / name, f"dagster-{dg.__version__}-{Path(name).stem}", partial(_make_with_dagster, building / "new", name))
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             move_into_place(building / name, folder / name)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _make_with_dagster(instance: Path, name: str, path: Path) -> None:
+    """Let Dagster create the databases of an instance in a folder, and move one of them to a path."""
+    if not instance.exists():
+        instance.mkdir()
+        (instance / "dagster.yaml").touch()  # without one Dagster prints that it has none
+        with dg.DagsterInstance.local_temp(str(instance)):
+            pass
+    move_into_place(instance / name, path)
