@@ -228,7 +228,8 @@ def _hash_of_file(path: str) -> str:
 
 
 def _modules_of(package: str) -> dict[str, ModuleType]:
-    return {each: module for each, module in sys.modules.copy().items() if each == package or each.startswith(f"{package}.")}
+    within = f"{package}."
+    return {each: module for each, module in sys.modules.copy().items() if each == package or each.startswith(within)}
 
 
 def _forget(names: Sequence[str] | Mapping[str, ModuleType]) -> None:
