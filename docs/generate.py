@@ -40,10 +40,7 @@ NOTE = "<!-- Written by docs/generate.py; run `make docs` after a change of the 
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "The whole file": schema.Config,
-    "models: transformers": models.TransformersModel,
-    "models: vllm": models.VllmModel,
-    "models: scripted": models.ScriptedModel,
-    "models: openai": models.OpenAIModel,
+    **{f"models: {backend}": section for backend, section in models.BUILT_IN.items()},
     "price": models.Price,
     "workers": models.WorkersConfig,
     "source: hub": models.HubSource,

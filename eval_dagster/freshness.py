@@ -16,7 +16,6 @@ from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import attempts_of_model
 from eval_dagster.lake.tables.columns import Attempt, PromptRow
-from eval_dagster.models.base import DistantHandle, WatchedHandle
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.metrics import plan_metrics
@@ -225,11 +224,11 @@ class _Model:
         """Why its version is unknown."""
         try:
             handle = self.project.handle(self.name)
-            if isinstance(handle, DistantHandle) and handle.must_ask():
+            if handle.must_ask():
                 return _Stop("cannot tell", f"nothing is known of {self.name} yet: a run asks its server or a worker first")
             with without_network():
                 _ = self.version
-            if not isinstance(handle, WatchedHandle):
+            if handle.declared_versions() is None:
                 with suppress(FarError), without_network():  # weights on the Hub: their version is known
                     handle.check()
             return None
@@ -322,7 +321,7 @@ class _Look:
 
     def _prompts(self) -> Cell:
         handle = self._partition.project.handle(self._model.name)
-        problem, asks = self._model.problem, isinstance(handle, DistantHandle) and handle.must_prepare()
+        problem, asks = self._model.problem, handle.must_prepare()
         if problem is not None and (problem.state == "broken" or asks):
             raise problem
         with without_network():
@@ -354,7 +353,7 @@ class _Look:
             return read_rows(fresh.path), AskedPrompts.of(fresh)
         project, handle = self._partition.project, self._partition.project.handle(self._model.name)
         is_text = project.model(self._model.name).prompt_format != "chat"
-        if not is_text and isinstance(handle, DistantHandle) and handle.must_prepare():
+        if not is_text and handle.must_prepare():
             raise FarError(f"a run prepares the chat template of {self._model.name} first")
         with without_network():
             prompts = render_samples(project, self._rows.eval_name, self._rendering, self._rows.samples)

@@ -44,7 +44,7 @@ ARROWS = {
     "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.tables metrics models progress project "
     "prompts records sandbox statistics tasks texts tracking users_code versions",
     "lake.records": "errors lake.files lake.format lake.tables",
-    "freshness": "datasets errors lake.format lake.records lake.tables models project records stages tasks",
+    "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
     "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
     "pipeline": "errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages users_code",

@@ -6,7 +6,6 @@ from eval_dagster.cli.console import errors, out, print_records, print_table, sa
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
-from eval_dagster.models.base import ExplainedHandle
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, known_ways
 from eval_dagster.project import Project
 from eval_dagster.stages.prompts import render_eval, rendering_of
@@ -29,10 +28,10 @@ def list_models() -> None:
             handle.check()
             version = handle.version()
             state = f"ready, version {version}"
-            if isinstance(handle, ExplainedHandle):
+            if engine := handle.engine():
                 known = known_ways(project.home, name, version)
                 scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
-                ways.append((name, handle.engine(), scoring, generation))
+                ways.append((name, engine, scoring, generation))
         except EvalDagsterError as error:
             missing: dict[type[EvalDagsterError], str] = {ModelNotFoundError: "not there", RequirementError: "not installed"}
             state = missing.get(type(error), "refused")

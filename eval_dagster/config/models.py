@@ -1,7 +1,8 @@
 """The sections of models in evals.yaml."""
 
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -355,3 +356,7 @@ class OpenAIModel(ModelSection):
 
 ModelConfig = Annotated[TransformersModel | VllmModel | ScriptedModel | OpenAIModel, Field(discriminator="backend")]
 """The section of a model; backends of other packages have sections of their own, which `config_class` adds."""
+BUILT_IN: Mapping[str, type[ModelSection]] = {
+    get_args(section.model_fields["backend"].annotation)[0]: section for section in get_args(get_args(ModelConfig)[0])
+}
+"""The sections of the backends of this package, by backend."""

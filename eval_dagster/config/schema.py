@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from croniter import CroniterBadDateError, croniter
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
-from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel, VllmModel
+from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel
 from eval_dagster.config.values import (
     LAKE_URLS,
     NAME,
@@ -295,15 +295,12 @@ def with_elsewhere(sections: Mapping[str, type[ModelSection]], document: Any) ->
     models = document.get("models") if isinstance(document, dict) else None
     found = [model for model in (models.values() if isinstance(models, dict) else ()) if isinstance(model, dict)]
     names = {str(model.get("backend")) for model in found if isinstance(model.get("workers"), dict) and model["workers"].get("python")}
-    known = {"transformers", "vllm", "scripted", "openai", *sections}
-    return {**sections, **{name: open_section(name) for name in sorted(names - known)}}
+    return {**sections, **{name: open_section(name) for name in sorted(names - {*BUILT_IN, *sections})}}
 
 
 def config_class(sections: Mapping[str, type[ModelSection]]) -> type[Config]:
     """The class of an evals.yaml whose models may have backends of other packages. `sections` are the sections of these, by name."""
     if not sections:
         return Config
-    models: Any = Annotated[
-        Union[TransformersModel, VllmModel, ScriptedModel, OpenAIModel, *sections.values()], Field(discriminator="backend")
-    ]
+    models: Any = Annotated[Union[*BUILT_IN.values(), *sections.values()], Field(discriminator="backend")]
     return create_model("Config", __base__=Config, models=(dict[Name, models], ...))

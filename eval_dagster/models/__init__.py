@@ -1,4 +1,4 @@
-"""Model backends: their protocols, the registry, the scripted model and the engine for transformers."""
+"""Model backends: their base classes, the registry, the scripted model and the engine for transformers."""
 
 from eval_dagster.models.base import Model, ModelBackend, ModelHandle
 from eval_dagster.models.registry import open_model, registered_sections

@@ -1,8 +1,9 @@
-"""The protocols of a model backend: a model is checked and versioned cheaply, loaded once, and asked many times.
+"""The classes that a model backend extends: a model is checked and versioned cheaply, loaded once, and asked many times.
 
 A backend cuts its texts at the first stop sequence by `cut_at_stop`.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,53 +33,58 @@ class Look:
     """Why no request can be answered now. Cached answers stay valid."""
 
 
+@runtime_checkable
 class Model(Protocol):
-    """A loaded model."""
+    """A loaded model. A backend extends this class, and so gets the defaults."""
 
+    waits_for_answers: ClassVar[bool] = False
+    """Whether answers under way cost money, so that an interrupted run calls `end` and waits for them."""
+
+    @abstractmethod
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         """Answer every request once, in any order, each as soon as it is done.
 
         A request that fails alone is answered by a response with `error` set; nothing is raised for it.
         """
-        ...
 
+    @abstractmethod
     def usage(self) -> Sequence[Usage]:
         """The work so far, one for each kind; empty if the model counts no tokens. May be called while it responds."""
-        ...
 
-
-@runtime_checkable
-class EndingModel(Protocol):
-    """A loaded model whose answers under way cost money, so that an interrupted run waits for them."""
+    def gpus(self) -> int | None:
+        """The number of GPUs that it uses, 0 on the CPU. Null if it computes elsewhere: the time between answers is not what they took."""
+        return None
 
     def end(self) -> None:
         """Begin no further request. `respond` ends when those under way are answered. May be called from a handler of a signal."""
-        ...
+        return
 
 
+@runtime_checkable
 class ModelHandle(Protocol):
-    """A configured model, not yet loaded."""
+    """A configured model, not yet loaded. A backend extends this class, and so gets the defaults."""
 
+    @abstractmethod
     def check(self) -> None:
         """Raise `ModelNotFoundError` if the model could not be loaded; reads no weights, loads nothing."""
-        ...
 
+    @abstractmethod
     def version(self) -> str:
         """Hash of everything that can change an output: weights, tokenizer, chat template, dtype, engine. Loads no weights."""
-        ...
 
+    @abstractmethod
     def content_version(self) -> str:
         """Hash of the model alone: weights, configuration, tokenizer and chat template.
 
         Where it is the same and `version` is not, only the engine can have changed an answer: code, packages, device, dtype or the length
         of the context. Raises `ModelNotFoundError` if the model is not there.
         """
-        ...
 
+    @abstractmethod
     def image_mark(self) -> str:
         """The text that stands for one image in a plain prompt. Raises `ModelError` if the model takes no images."""
-        ...
 
+    @abstractmethod
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Render messages by the model's own template; a last assistant message is left open, to be continued.
 
@@ -89,94 +95,56 @@ class ModelHandle(Protocol):
         Raises:
             ModelError: The model has no chat template, or takes no images and there are some.
         """
-        ...
 
+    @abstractmethod
     def template_version(self) -> str:
         """Hash of what `apply_chat_template` depends on."""
-        ...
 
+    @abstractmethod
     def load(self) -> Model:
         """Load the weights. Raises `ModelError` if they cannot be loaded."""
-        ...
 
-
-@runtime_checkable
-class LocalModel(Protocol):
-    """A loaded model that computes in this process, so that the time between its answers is the time that they took."""
-
-    def gpus(self) -> int:
-        """The number of GPUs that it uses; 0 if it computes on the CPU."""
-        ...
-
-
-@runtime_checkable
-class ConversationalHandle(Protocol):
-    """A configured model that may be sent conversations."""
+    def engine(self) -> str:
+        """The engine and device that would compute the answers, and why; empty if that is not known. Loads nothing. Raises as `check`."""
+        return ""
 
     def takes_messages(self) -> bool:
         """Whether the model is sent messages if its prompt format is `chat`. Else it is sent one text by its chat template."""
-        ...
+        return False
 
+    def answers_vary(self) -> bool:
+        """Whether the model may answer the same request differently when it is sent again."""
+        return False
 
-@runtime_checkable
-class WatchedHandle(Protocol):
-    """A configured model that can change behind its name, such as one on a server."""
+    def shares(self) -> bool:
+        """Whether `load` uses what the model holds that was loaded before, or frees it. Else its memory is freed first."""
+        return False
 
-    def look(self, known: FindKnown, run_id: str) -> Look:
-        """Find out whether the model still answers as before. `version` and `content_version` have the result from then on.
+    def must_ask(self) -> bool:
+        """Whether `version` would ask a server or start a worker."""
+        return False
+
+    def must_prepare(self) -> bool:
+        """Whether `apply_chat_template` would fetch or convert files, or start a worker."""
+        return False
+
+    def look(self, known: FindKnown, run_id: str) -> Look:  # noqa: ARG002
+        """Find out whether a model that can change behind its name, such as one on a server, still answers as before.
+
+        `version` and `content_version` have the result from then on.
 
         Args:
             known: Gives requests whose answers are cached under the current version.
             run_id: The run that looks.
         """
-        ...
+        return Look()
 
-    def declared_versions(self) -> tuple[str, str]:
-        """`version` and `content_version` without what looks found.
+    def declared_versions(self) -> tuple[str, str] | None:
+        """`version` and `content_version` without what looks found; null if the model cannot change behind its name.
 
-        Where both are the same and the other ones are not, only a change behind the model's name can have changed an answer.
+        If both are the same and the other ones are not, only a change behind the model's name can have changed an answer.
         """
-        ...
-
-
-@runtime_checkable
-class DistantHandle(Protocol):
-    """A configured model of which this process may not know enough, without asking a server or a worker, or preparing files."""
-
-    def must_ask(self) -> bool:
-        """Whether `version` would ask a server or start a worker."""
-        ...
-
-    def must_prepare(self) -> bool:
-        """Whether `apply_chat_template` would fetch or convert files, or start a worker. Models without this method do not."""
-        ...
-
-
-@runtime_checkable
-class SharingHandle(Protocol):
-    """A configured model that may share what a loaded model holds, such as the weights of a base that both add adapters to."""
-
-    def shares(self) -> bool:
-        """Whether `load` uses what the model holds that was loaded before, or frees it. Models without this method need its memory free."""
-        ...
-
-
-@runtime_checkable
-class VaryingHandle(Protocol):
-    """A configured model that may answer the same request differently when it is sent again."""
-
-    def answers_vary(self) -> bool:
-        """Whether a fresh answer may differ from the one before. Models without this method give the same answer always."""
-        ...
-
-
-@runtime_checkable
-class ExplainedHandle(Protocol):
-    """A configured model whose engine is known before it is loaded."""
-
-    def engine(self) -> str:
-        """The engine and device that would compute the answers, and why. Loads nothing. Raises as `check` does."""
-        ...
+        return None
 
 
 class ModelBackend(Protocol):

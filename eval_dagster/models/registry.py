@@ -9,18 +9,16 @@ from typing import Any, Literal, get_args
 
 from pydantic import create_model
 
-from eval_dagster.config.models import ModelConfig, ModelSection
+from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection
 from eval_dagster.config.schema import open_section
 from eval_dagster.errors import ConfigError, described
-from eval_dagster.models.base import ModelBackend, ModelHandle, WatchedHandle
+from eval_dagster.models.base import ModelBackend, ModelHandle
 from eval_dagster.users_code import calling
 from eval_dagster.versions.hashes import code_version, stable_hash
 from eval_dagster.versions.source_files import load_file
 
 GROUP = "eval_dagster.models"
 """The entry points of model backends."""
-_BUILT_IN = ("openai", "scripted", "transformers", "vllm")
-"""Backends whose sections `config.schema` defines."""
 
 
 def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> ModelHandle:
@@ -38,28 +36,35 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
     if not is_file(config.backend):
         if config.backend not in _registered():
             raise ConfigError(f"Model {name!r}: no installed package has the backend {config.backend!r}; install the one that does")
-        return _load(_registered()[config.backend]).open(name, config, folder=folder, home=home)
+        return _opened(_load(_registered()[config.backend]), name, config, folder, home)
     try:
         module, backend = _class_in_file(config.backend, folder)
     except ConfigError as error:
         raise ConfigError(f"Model {name!r}: {error}") from error
-    handle = backend.open(name, config, folder=folder, home=home)
+    handle = _opened(backend, name, config, folder, home)
     kind: Any = type(handle)
 
     # The version covers the code of the file, and of what that imports from its folder.
-    def versioned(version: str) -> str:
-        return stable_hash([version, code_version(module)])
+    def version(self: ModelHandle) -> str:
+        return stable_hash([kind.version(self), code_version(module)])
 
-    changed: dict[str, Any] = {"__slots__": (), "version": lambda self: versioned(kind.version(self))}
-    if isinstance(handle, WatchedHandle):
+    def declared_versions(self: ModelHandle) -> tuple[str, str] | None:
+        declared = kind.declared_versions(self)
+        return declared and (stable_hash([declared[0], code_version(module)]), declared[1])
 
-        def declared_versions(self: Any) -> tuple[str, str]:
-            version, content = kind.declared_versions(self)
-            return versioned(version), content
-
-        changed["declared_versions"] = declared_versions
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    object.__setattr__(handle, "__class__", type(kind.__name__, (kind,), {**names, **changed}))
+    changed = {**names, "__slots__": (), "version": version, "declared_versions": declared_versions}
+    object.__setattr__(handle, "__class__", type(kind.__name__, (kind,), changed))
+    return handle
+
+
+def _opened(backend: type[ModelBackend], name: str, config: ModelConfig, folder: Path, home: Path) -> ModelHandle:
+    handle = backend.open(name, config, folder=folder, home=home)
+    if not isinstance(handle, ModelHandle):
+        raise ConfigError(
+            f"Model {name!r}: the backend {config.backend!r} opens a {type(handle).__name__}, which lacks members of a handle; expected an "
+            "instance of a subclass of eval_dagster.ModelHandle, which has defaults for most of them"
+        )
     return handle
 
 
@@ -71,7 +76,7 @@ def registered_sections() -> Mapping[str, type[ModelSection]]:
     """
     sections: dict[str, type[ModelSection]] = {}
     for name, entry in _registered().items():
-        if name in _BUILT_IN:
+        if name in BUILT_IN:
             continue
         try:
             sections[name] = _load(entry).SECTION
@@ -141,7 +146,7 @@ def _load(entry: EntryPoint) -> type[ModelBackend]:
     package = entry.dist.name if entry.dist else "another package"
     where = f"the model backend {entry.name!r} of {package}"
     rivals = {each.value for each in _entries() if each.name == entry.name}
-    if len(rivals) > 1 and entry.name not in _BUILT_IN:
+    if len(rivals) > 1 and entry.name not in BUILT_IN:
         raise ConfigError(
             f"the model backend {entry.name!r} is registered {len(rivals)} times, as {' and '.join(sorted(rivals))}; "
             "uninstall all packages with it but one"

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 
 from eval_dagster.config.models import ScriptedModel
 from eval_dagster.errors import ModelError, ModelNotFoundError, described
-from eval_dagster.models.base import cut_at_stop
+from eval_dagster.models.base import Model, ModelHandle, cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
 from eval_dagster.users_code import calling, raised_at
@@ -35,7 +35,7 @@ _TOKEN_PROBABILITY = 0.5
 """Probability of each word of a text whose perplexity is computed from a table."""
 
 
-class ScriptedHandle:
+class ScriptedHandle(ModelHandle):
     """A model that answers from a function or, without one, from a table."""
 
     def __init__(self, name: str, *, function: AnswerFunction | None = None, answers: Mapping[str, str] | None = None, default: str = ""):
@@ -139,7 +139,7 @@ class ScriptedHandle:
         )
 
 
-class ScriptedResponder:
+class ScriptedResponder(Model):
     """A scripted model, loaded."""
 
     def __init__(self, handle: ScriptedHandle, function: AnswerFunction):

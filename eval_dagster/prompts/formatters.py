@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from eval_dagster.config.models import SystemRole
 from eval_dagster.errors import ModelError
-from eval_dagster.models.base import ConversationalHandle, ModelHandle
+from eval_dagster.models.base import ModelHandle
 from eval_dagster.records import Message, Role
 from eval_dagster.tasks.base import Formatter
 from eval_dagster.versions.hashes import code_version, stable_hash
@@ -222,7 +222,7 @@ def verbatim(formatter: Formatter) -> Formatter:
 def formatter_for(prompt_format: str, handle: ModelHandle, system_role: SystemRole = "auto") -> Formatter:
     """Return the formatter of a model's `prompt_format`: plain, chat, llama3 or identity. `system_role` is for conversations."""
     if prompt_format == ChatTemplateFormatter.name:
-        if isinstance(handle, ConversationalHandle) and handle.takes_messages():
+        if handle.takes_messages():
             return ConversationFormatter(system_role)
         return ChatTemplateFormatter(handle, system_role)
     formatters: dict[str, type[ConcatFormatter | Llama3Formatter | IdentityFormatter]] = {

@@ -20,7 +20,7 @@ from eval_dagster.lake.answers.responses import ResponseCache, ResponseFlusher
 from eval_dagster.lake.format.parquet_files import read_table
 from eval_dagster.lake.tables.columns import Answer, PromptRow
 from eval_dagster.lake.tables.rows import answer_row, request_of
-from eval_dagster.models.base import EndingModel, Known, LocalModel, Look, Model, ModelHandle, SharingHandle, WatchedHandle
+from eval_dagster.models.base import Known, Look, Model, ModelHandle
 from eval_dagster.models.usage import remember_ways
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
@@ -46,8 +46,6 @@ _WAIT_S = 0.2
 def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter) -> Look:
     """Look at a model, if it can change. From then on, the versions of its handle include the result."""
     handle = project.handle(model)
-    if not isinstance(handle, WatchedHandle):
-        return Look()
 
     def known() -> list[Known]:
         """Some requests of the run with cached answers, in an order that differs in each run."""
@@ -72,12 +70,12 @@ def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
 
 @contextmanager
 def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
-    """Within the block, the first SIGINT or SIGTERM ends the model's work by `EndingModel.end`, and takes effect after the block.
+    """Within the block, the first SIGINT or SIGTERM ends the model's work by `Model.end`, and takes effect after the block.
 
     A second signal takes effect at once. A model that computes in this process is interrupted at once. So are blocks in threads other than
     the main one, which do not receive signals.
     """
-    if not isinstance(loaded, EndingModel) or threading.current_thread() is not threading.main_thread():
+    if not loaded.waits_for_answers or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}
@@ -191,10 +189,14 @@ class KeptModel:
 
     def load(self, handle: ModelHandle) -> Model:
         """Load a model. The kept model's resources are shared, or freed before. Raises `ModelError` if the model cannot be loaded."""
-        shares = isinstance(handle, SharingHandle) and handle.shares()
-        if not shares:
+        if not (shares := handle.shares()):
             self._model = None
         loaded = handle.load()
+        if not isinstance(loaded, Model):
+            raise ModelError(
+                f"{type(handle).__name__}.load gave a {type(loaded).__name__}, which lacks members of a loaded model; expected an instance "
+                "of a subclass of eval_dagster.Model, which has defaults for most of them"
+            )
         self._model = loaded if shares else None
         return loaded
 
@@ -359,7 +361,7 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
 
     The answers of a batch come together, so the first one gets the time of the batch. Only sums over many answers are meaningful.
     """
-    gpus = loaded.gpus() if isinstance(loaded, LocalModel) else None
+    gpus = loaded.gpus()
     last = time.monotonic()
     asked = {request.request_id for request in requests}
     for request, given in loaded.respond(requests):

@@ -19,7 +19,7 @@ from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.tables.columns import Answer, AnswerRow, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import request_of, response_row
-from eval_dagster.models.base import Look, WatchedHandle
+from eval_dagster.models.base import Look
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
 from eval_dagster.prompts.rendering import ids_by_count, named
@@ -269,10 +269,8 @@ def _write(plan: _Asking, answers: Sequence[Answer], run: ModelRun, model_versio
     # A server may leave out counts of tokens, and log-probabilities of given tokens.
     unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
     unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
-    handle = project.handle(model)
-    declared: dict[str, str] = {}  # ignoring detected changes of a model that can change behind its name
-    if isinstance(handle, WatchedHandle):
-        declared["model_declared"], declared["model_content_declared"] = handle.declared_versions()
+    # Ignoring detected changes of a model that can change behind its name.
+    declared = dict(zip(("model_declared", "model_content_declared"), project.handle(model).declared_versions() or (), strict=False))
     info = FileInfo(
         fingerprint=plan.plan.fingerprint,
         version=_content_version(rows),

@@ -16,7 +16,6 @@ from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.columns import ResponseRow, ScoreRow
 from eval_dagster.lake.tables.rows import prompt_of, request_of, response_of, sample_of, score_row
-from eval_dagster.models.base import VaryingHandle
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import ItemScore, ModelResponse, Sample
@@ -45,7 +44,7 @@ def answers_vary(project: Project, model: str) -> bool:
         handle = project.handle(model)
     except EvalDagsterError:
         return False
-    return isinstance(handle, VaryingHandle) and handle.answers_vary()
+    return handle.answers_vary()
 
 
 def ask_again(partition: Partition, result: LakeFile, rows: Collection[str]) -> FreshAnswers:

@@ -13,19 +13,10 @@ from typing import Any, TypeVar
 
 from eval_dagster.config.models import ModelConfig, WorkersConfig
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError
-from eval_dagster.models.base import (
-    ConversationalHandle,
-    DistantHandle,
-    ExplainedHandle,
-    FindKnown,
-    Look,
-    ModelHandle,
-    VaryingHandle,
-    WatchedHandle,
-)
+from eval_dagster.models.base import Model, ModelHandle
 from eval_dagster.models.pooled.crew import Crew, Member, connect, first_line, needs, new_actor, require_ray, room
 from eval_dagster.models.pooled.pieces import Piece, cut
-from eval_dagster.models.pooled.worker import Batch, WorkerFacts, WorkerTask, device_text, installed_packages
+from eval_dagster.models.pooled.worker import Batch, WorkerFacts, WorkerTask, facts_of
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.usage import Usage
@@ -72,7 +63,7 @@ class _Assignment:
     """Requests without an answer, by id."""
 
 
-class PooledModel:
+class PooledModel(Model):
     """The workers of a model. They end with this object, and at once where `respond` is interrupted."""
 
     def __init__(self, crew: Crew) -> None:
@@ -188,7 +179,7 @@ class PooledModel:
 
 
 class PooledHandle:
-    """A model whose version this process computes, and which workers load."""
+    """A model whose version this process computes, and which workers load. All else is as of the model without workers."""
 
     def __init__(self, name: str, own: ModelHandle, workers: WorkersConfig, task: WorkerTask) -> None:
         """`own` is the handle of the same model without workers."""
@@ -197,51 +188,18 @@ class PooledHandle:
         self._workers = workers
         self._task = task
 
+    def __getattr__(self, name: str) -> Any:
+        """The member of the model without workers."""
+        return getattr(self._own, name)
+
     def check(self) -> None:
         """Raise `ModelNotFoundError` if the model is not there, `RequirementError` without Ray. The cluster is not asked."""
         require_ray(self._name)
         self._own.check()
 
-    def version(self) -> str:
-        """That of the model without workers."""
-        return self._own.version()
-
-    def must_ask(self) -> bool:
-        """Whether the model without workers would ask."""
-        return isinstance(self._own, DistantHandle) and self._own.must_ask()
-
-    def must_prepare(self) -> bool:
-        """Whether the model without workers would prepare files."""
-        return isinstance(self._own, DistantHandle) and self._own.must_prepare()
-
-    def content_version(self) -> str:
-        """That of the model without workers."""
-        return self._own.content_version()
-
-    def image_mark(self) -> str:
-        """The text that stands for one image in a plain prompt."""
-        return self._own.image_mark()
-
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Render messages by the model's own template."""
-        return self._own.apply_chat_template(messages, images=images)
-
-    def template_version(self) -> str:
-        """Hash of what `apply_chat_template` depends on."""
-        return self._own.template_version()
-
-    def takes_messages(self) -> bool:
-        """Whether the model is sent messages if its prompt format is `chat`."""
-        return isinstance(self._own, ConversationalHandle) and self._own.takes_messages()
-
-    def answers_vary(self) -> bool:
-        """Whether a fresh answer may differ from the one before."""
-        return isinstance(self._own, VaryingHandle) and self._own.answers_vary()
-
     def engine(self) -> str:
         """The engine of each worker, if all nodes are like this machine, and the number of workers."""
-        own = f"{self._own.engine()}, " if isinstance(self._own, ExplainedHandle) else ""
-        return f"{own}workers: {self._workers.count}"
+        return ", ".join(filter(None, (self._own.engine(), f"workers: {self._workers.count}")))
 
     def load(self) -> PooledModel:
         """Start the workers.
@@ -251,34 +209,8 @@ class PooledHandle:
             ModelError: No worker can be had.
         """
         connect(self._name, self._workers)
-        expected = WorkerFacts(
-            version=self.version(),
-            content=self.content_version(),
-            template=self.template_version(),
-            takes_messages=self.takes_messages(),
-            answers_vary=self.answers_vary(),
-            device=device_text(self._task.section.get("device")),
-            packages=installed_packages(),
-        )
-        crew = Crew(name=self._name, config=self._workers, task=self._task, expected=expected, reporter=current_reporter())
-        return PooledModel(crew)
-
-
-class WatchedPooledHandle(PooledHandle):
-    """The same for a model that can change behind its name."""
-
-    def __init__(self, name: str, own: ModelHandle, watched: WatchedHandle, workers: WorkersConfig, task: WorkerTask) -> None:
-        """`watched` is the handle `own`."""
-        super().__init__(name, own, workers, task)
-        self._watched = watched
-
-    def look(self, known: FindKnown, run_id: str) -> Look:
-        """Find out whether the model still answers as before."""
-        return self._watched.look(known, run_id)
-
-    def declared_versions(self) -> tuple[str, str]:
-        """`version` and `content_version` without what looks found."""
-        return self._watched.declared_versions()
+        expected = facts_of(self._own, self._task)
+        return PooledModel(Crew(name=self._name, config=self._workers, task=self._task, expected=expected, reporter=current_reporter()))
 
 
 def task_of(name: str, config: ModelConfig, folder: Path) -> WorkerTask:
@@ -289,7 +221,7 @@ def task_of(name: str, config: ModelConfig, folder: Path) -> WorkerTask:
     return WorkerTask(name=name, section=section, folder=str(folder), gpus=config.workers.gpus, every_s=every_s)
 
 
-class ElsewhereHandle:
+class ElsewhereHandle(ModelHandle):
     """A model that workers alone can open."""
 
     def __init__(self, name: str, workers: WorkersConfig, task: WorkerTask) -> None:
@@ -421,7 +353,4 @@ def open_handle(name: str, config: ModelConfig, *, folder: Path, home: Path) -> 
     task = task_of(name, config, folder)
     if workers.python is not None or (workers.gpus and device_of("auto") == "cpu"):
         return ElsewhereHandle(name, workers, task)
-    own = open_model(name, config, folder=folder, home=home)
-    if isinstance(own, WatchedHandle):
-        return WatchedPooledHandle(name, own, own, workers, task)
-    return PooledHandle(name, own, workers, task)
+    return PooledHandle(name, open_model(name, config, folder=folder, home=home), workers, task)

@@ -16,9 +16,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from eval_dagster.config.models import ModelSection, ScriptedModel, TransformersModel, VllmModel
+from eval_dagster.config.models import BUILT_IN
 from eval_dagster.errors import ConfigError, ModelNotFoundError
-from eval_dagster.models.base import ConversationalHandle, Model, ModelHandle, VaryingHandle
+from eval_dagster.models.base import Model, ModelHandle
 from eval_dagster.models.registry import is_file, open_model, registered_sections, section_in_file
 from eval_dagster.models.transformers.network.devices import device_kind, device_of
 from eval_dagster.models.usage import Usage
@@ -109,6 +109,19 @@ class WorkerTask:
     """Host and port of the driver, to which a connection breaks when its process ends."""
 
 
+def facts_of(handle: ModelHandle, task: WorkerTask) -> WorkerFacts:
+    """The facts of a worker in this process. Raises `ModelNotFoundError` if the model is not there."""
+    return WorkerFacts(
+        version=handle.version(),
+        content=handle.content_version(),
+        template=handle.template_version(),
+        takes_messages=handle.takes_messages(),
+        answers_vary=handle.answers_vary(),
+        device=device_text(task.section.get("device")),
+        packages=installed_packages(),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Answers that a worker sends together."""
@@ -151,15 +164,7 @@ class Worker:
         """
         handle = self._handle()
         handle.check()
-        return WorkerFacts(
-            version=handle.version(),
-            content=handle.content_version(),
-            template=handle.template_version(),
-            takes_messages=isinstance(handle, ConversationalHandle) and handle.takes_messages(),
-            answers_vary=isinstance(handle, VaryingHandle) and handle.answers_vary(),
-            device=device_text(self._task.section.get("device")),
-            packages=installed_packages(),
-        )
+        return facts_of(handle, self._task)
 
     def load(self) -> None:
         """Load the model. Raises `ModelError` if that fails."""
@@ -241,15 +246,8 @@ def attributed(response: ModelResponse, worker: str, seconds: float, gpus: float
 
 def section_of(name: str, values: Mapping[str, Any], folder: Path) -> Any:
     """The checked section of a model. Raises `ConfigError` if the backend is not installed here, or has other keys."""
-    sections: dict[str, type[ModelSection]] = {
-        **registered_sections(),
-        "transformers": TransformersModel,
-        "vllm": VllmModel,
-        "scripted": ScriptedModel,
-    }
     backend = str(values.get("backend"))
-    if is_file(backend):
-        sections[backend] = section_in_file(backend, folder)
+    sections = {backend: section_in_file(backend, folder)} if is_file(backend) else {**registered_sections(), **BUILT_IN}
     if backend not in sections:
         raise ConfigError(f"Model {name!r}: no installed package has the backend {backend!r}; install the one that does on each node")
     try:

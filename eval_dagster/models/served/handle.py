@@ -11,7 +11,7 @@ from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError, ModelUnreachableError
-from eval_dagster.models.base import FindKnown, Look
+from eval_dagster.models.base import FindKnown, Look, ModelHandle
 from eval_dagster.models.served.calls.answers import BadAnswerError
 from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError, headers_of
 from eval_dagster.models.served.calls.threads import result_of
@@ -91,7 +91,7 @@ def declared_length(facts: Mapping[str, Any]) -> int | None:
     return next((length for length in found if isinstance(length, int) and not isinstance(length, bool) and length > 0), None)
 
 
-class ServedHandle:
+class ServedHandle(ModelHandle):
     """A model behind a server."""
 
     SECTION = OpenAIModel

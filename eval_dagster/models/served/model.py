@@ -15,6 +15,7 @@ from functools import partial
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelUnreachableError
+from eval_dagster.models.base import Model
 from eval_dagster.models.pooled.pieces import Piece, cut, in_order
 from eval_dagster.models.served.calls.answers import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
@@ -303,8 +304,10 @@ def _stopped(error: BaseException) -> StoppedError:
     return error
 
 
-class ServedModel:
+class ServedModel(Model):
     """A model behind a server."""
+
+    waits_for_answers = True
 
     def __init__(
         self,

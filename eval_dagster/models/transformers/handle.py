@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval_dagster.config.models import FolderSource, HubSource, TransformersModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
+from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem, device_title
 from eval_dagster.models.transformers.weights.sources import open_checkpoint, require_packages
@@ -34,7 +35,7 @@ PACKAGES = ("llguidance", "pillow", "tokenizers", "torch", "transformers")
 """Packages that can change an answer."""
 
 
-class TransformersHandle:
+class TransformersHandle(ModelHandle):
     """A causal language model, not yet loaded."""
 
     SECTION = TransformersModel
@@ -89,10 +90,6 @@ class TransformersHandle:
                 "device": device_kind(self._device()),
             }
         )
-
-    def must_ask(self) -> bool:
-        """Never: the version is made from files on this machine, or from a commit."""
-        return False
 
     def must_prepare(self) -> bool:
         """Whether the tokenizer has to be fetched or converted first."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import ModelError
+from eval_dagster.models.base import Model
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.encoding.vision import ProcessorCodec
 from eval_dagster.models.transformers.generation.engine import GenerationEngine
@@ -36,7 +37,7 @@ _CHECK_TEXT = "The quick brown fox jumps over 13 lazy dogs; who could say, in th
 """Ordinary text for the self-checks of the engine."""
 
 
-class LoadedModel:
+class LoadedModel(Model):
     """A causal language model in memory."""
 
     def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int | None, layers: str):

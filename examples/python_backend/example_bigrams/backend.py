@@ -9,7 +9,19 @@ from typing import Literal
 
 from pydantic import Field
 
-from eval_dagster import Message, ModelError, ModelNotFoundError, ModelResponse, ModelSection, Request, Usage, file_hash, stable_hash
+from eval_dagster import (
+    Message,
+    Model,
+    ModelError,
+    ModelHandle,
+    ModelNotFoundError,
+    ModelResponse,
+    ModelSection,
+    Request,
+    Usage,
+    file_hash,
+    stable_hash,
+)
 
 ENGINE_VERSION = 1
 """Raise it with every change of this file after which an answer can differ: the cache then holds none of its answers."""
@@ -25,7 +37,7 @@ class BigramSection(ModelSection):
     """Added to every count."""
 
 
-class BigramHandle:
+class BigramHandle(ModelHandle):
     """A configured model, not yet loaded."""
 
     SECTION = BigramSection
@@ -71,7 +83,7 @@ class BigramHandle:
         return BigramModel(self._file.read_text("utf-8").split(), self._config.smoothing)
 
 
-class BigramModel:
+class BigramModel(Model):
     """A loaded model."""
 
     def __init__(self, words: Sequence[str], smoothing: float) -> None:

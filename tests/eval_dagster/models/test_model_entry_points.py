@@ -166,6 +166,48 @@ def test_the_commands_say_it_in_one_line(
     assert "ready, version" in printed["models"]
 
 
+BARE = """
+    from typing import Literal
+
+    from eval_dagster.config.models import ModelSection
+
+    class ParrotSection(ModelSection):
+        backend: Literal["parrot"]
+        word: str
+
+    class Parrot:
+        SECTION = ParrotSection
+
+        @classmethod
+        def open(cls, name, config, *, folder, home):
+            return cls()
+
+        check = version = content_version = template_version = image_mark = apply_chat_template = load = lambda *_: ""
+"""
+
+
+def test_a_handle_without_the_members_of_its_base_class_is_refused(install: Install, tmp_path: Path) -> None:
+    install(BARE, "parrots:Parrot")
+    opened = project(tmp_path)
+    expected = (
+        "^Model 'polly': the backend 'parrot' opens a Parrot, which lacks members of a handle; expected an instance of a subclass of "
+        "eval_dagster.ModelHandle"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        opened.handle("polly")
+    opened.handle("sevens").check()
+
+
+def test_a_handle_has_the_members_that_are_required_and_inherits_the_others(install: Install, tmp_path: Path) -> None:
+    base = BARE.replace("class Parrot:", "class Parrot(ModelHandle):").replace(
+        "from typing", "from eval_dagster import ModelHandle\n    from typing"
+    )
+    install(base, "parrots:Parrot")
+    handle = project(tmp_path).handle("polly")
+    assert (handle.takes_messages(), handle.answers_vary(), handle.must_ask(), handle.must_prepare(), handle.shares()) == (False,) * 5
+    assert (handle.engine(), handle.declared_versions()) == ("", None)
+
+
 def test_no_package_replaces_a_backend_of_this_one(install: Install, tmp_path: Path) -> None:
     install(BACKEND, "parrots:Parrot", name="scripted")
     (tmp_path / "evals.yaml").write_text("models: {m: {backend: scripted}}\nevals: {sums: {task: arithmetic}}\n")

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.config.models import SystemRole, TransformersModel
 from eval_dagster.errors import ModelError
-from eval_dagster.models.base import Model
+from eval_dagster.models.base import Model, ModelHandle
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.prompts.formatters import (
     ChatTemplateFormatter,
@@ -26,7 +26,7 @@ EXAMPLE = [Message(Role.USER, "Q: 1+1?\nA:"), Message(Role.ASSISTANT, " 2")]
 QUESTION = Message(Role.USER, "Q: 2+2?\nA:")
 
 
-class BracketHandle:
+class BracketHandle(ModelHandle):
     """A model handle whose template writes `[role]content` and leaves a cue open."""
 
     def __init__(self, version: str = "1") -> None:
@@ -35,6 +35,9 @@ class BracketHandle:
     def check(self) -> None: ...
 
     def version(self) -> str:
+        return "weights"
+
+    def content_version(self) -> str:
         return "weights"
 
     def image_mark(self) -> str:
@@ -48,7 +51,7 @@ class BracketHandle:
         return self._version
 
     def load(self) -> Model:
-        class Mute:
+        class Mute(Model):
             def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
                 return iter(())
 

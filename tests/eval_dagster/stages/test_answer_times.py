@@ -92,15 +92,14 @@ def test_times_that_the_model_sets_are_kept(project: Project, monkeypatch: pytes
     assert set(_times(project, "sums").values()) == {("node-1:7", 1.5, 3.0)}
 
 
-class _Elsewhere:
+class _Elsewhere(ScriptedResponder):
     """A model that does not compute in this process."""
 
-    def __init__(self, handle: ScriptedHandle) -> None:
-        self._model = ScriptedResponder(handle, lambda _: " 7")
-        self.respond, self.usage = self._model.respond, self._model.usage
+    def gpus(self) -> int | None:
+        return None
 
 
 def test_without_a_known_time_there_is_none(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ScriptedHandle, "load", lambda handle: _Elsewhere(handle))
+    monkeypatch.setattr(ScriptedHandle, "load", lambda handle: _Elsewhere(handle, lambda _: " 7"))
     run_all(project, [("sums", "scripted")])
     assert set(_times(project, "sums").values()) == {(None, None, None)}

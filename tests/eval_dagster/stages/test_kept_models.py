@@ -1,13 +1,24 @@
 """Which model stays loaded between two models of a run."""
 
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import pytest
+
+from eval_dagster.errors import ModelError
+from eval_dagster.models.base import Model
+from eval_dagster.models.usage import Usage
+from eval_dagster.records import ModelResponse, Request
 from eval_dagster.stages.inference import KeptModel
 
 
-class Loaded:
-    pass
+class Loaded(Model):
+    def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
+        return iter(())
+
+    def usage(self) -> Sequence[Usage]:
+        return ()
 
 
 class Handle:
@@ -22,6 +33,9 @@ class Handle:
         model = Loaded()
         self.before.append(weakref.ref(model))
         return model
+
+    def shares(self) -> bool:
+        return False
 
 
 class Sharing(Handle):
@@ -43,3 +57,13 @@ def test_the_end_of_a_run_frees_its_model() -> None:
     kept.load(handle)
     del kept
     assert before[0]() is None
+
+
+def test_a_loaded_model_without_the_members_of_its_base_class_is_refused() -> None:
+    class Bare(Handle):
+        def load(self) -> Any:
+            return object()
+
+    handle: Any = Bare([])
+    with pytest.raises(ModelError, match=r"Bare\.load gave a object, .*; expected an instance of a subclass of eval_dagster\.Model"):
+        KeptModel().load(handle)

@@ -10,6 +10,7 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.models.base import Model
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
@@ -202,7 +203,7 @@ def values(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[float | No
     return found
 
 
-class Answering(ScriptedHandle):
+class Answering(ScriptedHandle, Model):
     """A model that gives prepared responses."""
 
     def __init__(self, respond: Callable[[Request], ModelResponse]) -> None:

@@ -10,7 +10,7 @@ import yaml
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.tables.rows import prompt_of, response_of
 from eval_dagster.metrics.base import thawed
-from eval_dagster.models.base import cut_at_stop
+from eval_dagster.models.base import Model, cut_at_stop
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
@@ -41,7 +41,7 @@ class HashHandle(ScriptedHandle):
 
 
 @dataclass
-class _Responder:
+class _Responder(Model):
     golds: Mapping[str, str]
 
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:

@@ -11,7 +11,6 @@ import pytest
 from servers.ray_cluster import RayCluster, running_cluster
 
 from eval_dagster.errors import ConfigError, ModelNotFoundError
-from eval_dagster.models.base import ExplainedHandle
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -86,9 +85,7 @@ def test_a_backend_of_another_environment_answers(tmp_path: Path, python: Path, 
     texts = {text for each in outcomes for row in getattr(each, "preview", ()) if (text := str(row.get("text", "")))}
     assert any("parrots" in text for text in texts), texts
     assert opened.handle("polly").version() == project(tmp_path, python, cluster).handle("polly").version()
-    found = opened.handle("polly")
-    assert isinstance(found, ExplainedHandle)
-    assert str(python) in found.engine()
+    assert str(python) in opened.handle("polly").engine()
 
 
 def test_the_worker_checks_the_keys(tmp_path: Path, python: Path, cluster: RayCluster) -> None:

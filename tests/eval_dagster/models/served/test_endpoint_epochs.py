@@ -21,7 +21,7 @@ from eval_dagster.gate.wording import evidence
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import records_of
-from eval_dagster.models.base import Look, WatchedHandle
+from eval_dagster.models.base import Look, ModelHandle
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -196,10 +196,8 @@ def look(folder: Path, base_url: str) -> Look:
     return handle_of(folder, base_url).look(list, "run")
 
 
-def handle_of(folder: Path, base_url: str) -> WatchedHandle:
-    handle = project_of(folder, base_url).handle("served")
-    assert isinstance(handle, WatchedHandle)
-    return handle
+def handle_of(folder: Path, base_url: str) -> ModelHandle:
+    return project_of(folder, base_url).handle("served")
 
 
 def test_cached_answers_are_used_while_the_server_is_down(night: Night, tmp_path: Path) -> None:
