@@ -18,7 +18,8 @@ ARROWS = {
     "progress": "texts",
     "stores": "errors progress",
     "versions": "stores users_code",
-    "models": "config errors records stores users_code versions",
+    "lake.tables": "records texts",
+    "models": "config errors lake.tables records stores users_code versions",
     "sandbox": "errors",
     "metrics": "errors records sandbox",
     "tasks": "errors metrics records texts versions",
@@ -27,7 +28,6 @@ ARROWS = {
     "wait_policy": "",
     "models.transformers.network": "errors records wait_policy",
     "models.pooled": "config errors models models.transformers.network progress records",
-    "lake.tables": "records texts",
     "lake.format": "errors lake.tables versions",
     "lake.remote": "errors lake.format lake.tables progress stores",
     "addresses": "stores",
@@ -75,8 +75,8 @@ ARROWS = {
     "progress records versions",
     "models.served.spend": "config errors models.served.calls stores",
     "models.served.pace": "config errors models.served.calls stores",
-    "models.served.watch": "config lake.files lake.records models.served.calls records stores",
-    "models.served": "config errors models models.pooled models.served.calls models.served.pace models.served.scoring "
+    "models.served.watch": "config lake.files lake.records lake.tables models.served.calls records stores",
+    "models.served": "config errors lake.tables models models.pooled models.served.calls models.served.pace models.served.scoring "
     "models.served.spend models.served.watch models.transformers.weights progress records stores texts versions",
     "models.vllm": "config errors models models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from eval_dagster.config.models import ModelSection
+from eval_dagster.lake.tables.columns import AnswerRow
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
 
-Known = tuple[Request, Mapping[str, Any]]
+Known = tuple[Request, AnswerRow]
 """A request, and the row of the response cache that holds its answer."""
 FindKnown = Callable[[], Sequence[Known]]
 """Gives some requests of the run, chosen at random, whose answers are cached under the model's current version."""

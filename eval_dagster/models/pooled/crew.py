@@ -73,16 +73,20 @@ def connect(name: str, config: WorkersConfig) -> None:
             f"Model {name!r}: `{_ADDRESS}` is {address}, by which no answers can be streamed; expected an address such as 10.0.0.1:6379. "
             "Start the run on a machine of the cluster."
         )
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if is_local:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing about a run leaves the machine
-        quiet |= {"include_dashboard": False, "object_store_memory": _STORE_BYTES}
     with current_reporter().track("connect to Ray", total=1, unit="cluster") as advance, _kept_handlers():
         try:
             host, colon, port = (address or "").rpartition(":")
             if colon:  # if nothing listens there, Ray would wait a quarter of an hour
                 socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
-            ray.init(address=address or "local", **quiet)
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if is_local else None,
+                object_store_memory=_STORE_BYTES if is_local else None,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         except Exception as error:
             raise ModelError(
                 f"Model {name!r}: no Ray cluster answers at {address or 'this machine'} ({type(error).__name__}: {error}). Correct "
@@ -355,7 +359,7 @@ def new_actor(config: WorkersConfig, task: WorkerTask, *, without: Mapping[str, 
     """A new actor, which waits in the cluster until there is room. `without` are the ids of nodes if it may not be."""
     import ray
 
-    options: dict[str, Any] = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_restarts": 0, "max_task_retries": 0}
+    options: dict[str, object] = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_restarts": 0, "max_task_retries": 0}
     if without:
         options["label_selector"] = {_NODE_LABEL: f"!in({','.join(without)})"}
     if config.python is not None:

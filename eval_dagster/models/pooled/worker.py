@@ -98,7 +98,7 @@ class WorkerTask:
 
     name: str
     """The name of the model."""
-    section: Mapping[str, Any]
+    section: Mapping[str, object]
     """Its section of evals.yaml, without the workers."""
     folder: str
     """The folder of evals.yaml on the driver's machine, where relative paths start."""
@@ -244,7 +244,7 @@ def attributed(response: ModelResponse, worker: str, seconds: float, gpus: float
     return replace(response, worker=worker, worker_s=seconds, gpu_s=seconds * gpus)
 
 
-def section_of(name: str, values: Mapping[str, Any], folder: Path) -> Any:
+def section_of(name: str, values: Mapping[str, object], folder: Path) -> Any:
     """The checked section of a model. Raises `ConfigError` if the backend is not installed here, or has other keys."""
     backend = str(values.get("backend"))
     sections = {backend: section_in_file(backend, folder)} if is_file(backend) else {**registered_sections(), **BUILT_IN}

@@ -4,10 +4,8 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError, ModelUnreachableError
@@ -40,55 +38,16 @@ _PATIENCE_S = 60.0
 """Seconds without an answer to a canary after which a look ends."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndpointState:
-    """The findings of the newest look at a server."""
-
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What the server declares about the model, such as its path, the size of its file and the length of its context."""
-
-
-class StateFile:
-    """The file that holds the state of one endpoint."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def exists(self) -> bool:
-        """Whether a state is kept."""
-        return self._path.is_file()
-
-    def read(self) -> EndpointState | None:
-        """The state; None before the first look, or if the file is damaged."""
-        try:
-            found = json.loads(self._path.read_text("utf-8"))
-            return EndpointState(facts=found["facts"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def write(self, state: EndpointState) -> None:
-        """Keep a state."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(self._path) as temporary:
-            temporary.write_text(json.dumps(asdict(state), indent=1, sort_keys=True), "utf-8")
-
-
-def declared(models: Any, name: str) -> tuple[Mapping[str, Any] | None, list[str]]:
+def declared(models: object, name: str) -> tuple[Mapping[str, object] | None, list[str]]:
     """The declaration of a model in `/models`, and the names of all models there. None if the model is not among them."""
     entries = models.get("data") if isinstance(models, dict) else models
-    listed = [each for each in (entries if isinstance(entries, list) else ()) if isinstance(each, dict) and isinstance(each.get("id"), str)]
-    names = [each["id"] for each in listed]
-    for each in listed:
+    listed = [(each.get("id"), each) for each in (entries if isinstance(entries, list) else ()) if isinstance(each, dict)]
+    named = [(known, each) for known, each in listed if isinstance(known, str)]
+    for known, each in named:
         aliases = each.get("aliases")
-        if name == each["id"] or (isinstance(aliases, list) and name in aliases):
-            return {key: value for key, value in sorted(each.items()) if key in _FACTS}, names
-    return None, names
-
-
-def declared_length(facts: Mapping[str, Any]) -> int | None:
-    """The tokens of context that the server declares; None if it declares none."""
-    found = (facts.get(name) for name in ("max_model_len", "context_length"))
-    return next((length for length in found if isinstance(length, int) and not isinstance(length, bool) and length > 0), None)
+        if name == known or (isinstance(aliases, list) and name in aliases):
+            return {key: value for key, value in sorted(each.items()) if key in _FACTS}, [known for known, _ in named]
+    return None, [known for known, _ in named]
 
 
 class ServedHandle(ModelHandle):
@@ -101,8 +60,9 @@ class ServedHandle(ModelHandle):
         self._name = name
         self._config = config
         self._folder = home / "endpoints" / stable_hash(config.base_url.rstrip("/"))
-        self._file = StateFile(self._folder / f"{stable_hash(config.model)}.json")
-        self._state: EndpointState | None = None
+        self._file = self._folder / f"{stable_hash(config.model)}.json"
+        self._facts: Mapping[str, object] | None = None
+        """What the server declares about the model, such as its path, the size of its file and the length of its context."""
         self._tokenizer: LocalTokenizer | None = None
         if config.tokenizer is not None:
             self._tokenizer = LocalTokenizer(name, open_tokenizer(name, config.tokenizer, folder=folder or Path(), home=home))
@@ -125,14 +85,14 @@ class ServedHandle(ModelHandle):
         """
         if self._tokenizer is not None:
             self._tokenizer.check()
-        before = self._last_state()
+        before = self._last_facts()
         try:
             found = self._declared(self._config.base_url)
         except ModelUnreachableError as error:
             for address in self._config.replicas:  # another server may answer that does not contradict what is known
                 with suppress(EvalDagsterError):
                     found = self._declared(address)
-                    if before is None or not found or found == before.facts:
+                    if before is None or not found or found == before:
                         break
             else:
                 if before is None:
@@ -141,9 +101,11 @@ class ServedHandle(ModelHandle):
                 raise
         self._down = None
         # A server that is starting may declare nothing yet.
-        self._state = EndpointState(facts=found or (before or EndpointState()).facts)
-        if self._state != before or not self._file.exists():
-            self._file.write(self._state)
+        self._facts = found or before or {}
+        if self._facts != before or not self._file.is_file():
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(self._file) as temporary:
+                temporary.write_text(json.dumps({"facts": self._facts}, indent=1, sort_keys=True), "utf-8")
 
     def look(self, known: FindKnown, run_id: str) -> Look:
         """Compare the server's answers with those that opened the epoch, and begin an epoch if they changed."""
@@ -155,7 +117,7 @@ class ServedHandle(ModelHandle):
                 config = _hasty(self._config)
                 if (problem := self._spend.too_little_for(look_calls(config))) is not None:
                     return Look(warnings=(f"it is not known whether {self._name} changed, because {problem}",))
-                return self._watch.look(self._model(config), config, known(), self._known().facts, run_id)
+                return self._watch.look(self._model(config), config, known(), self._known(), run_id)
             except ModelNotFoundError as error:
                 return self._without_server(str(error))
             except StoppedError as error:
@@ -170,7 +132,7 @@ class ServedHandle(ModelHandle):
 
     def must_ask(self) -> bool:
         """Whether nothing is known of the server yet."""
-        return self._state is None and self._last_state() is None
+        return self._facts is None and self._last_facts() is None
 
     def must_prepare(self) -> bool:
         """Whether `tokenizer` renders messages, whose files may have to be fetched."""
@@ -261,7 +223,7 @@ class ServedHandle(ModelHandle):
             ModelUnreachableError: It does not answer.
             ModelNotFoundError, StoppedError: It does not have the model, or refuses.
         """
-        found, expected = self._declared(config.base_url), self._known().facts
+        found, expected = self._declared(config.base_url), self._known()
         if found != expected and found:
             return f"it declares {found} of the model, expected {expected}"
         if not config.canaries:
@@ -270,7 +232,8 @@ class ServedHandle(ModelHandle):
         return self._watch.difference(self._model(hasty, pace=partial(self._pace, config.base_url)), hasty)
 
     def _model(self, config: OpenAIModel, replicas: Sequence[Replica] = (), pace: Callable[[], Pace] | None = None) -> ServedModel:
-        context = declared_length(self._known().facts)
+        lengths = (self._known().get(name) for name in ("max_model_len", "context_length"))
+        context = next((each for each in lengths if isinstance(each, int) and not isinstance(each, bool) and each > 0), None)
         headers, spend, pace = headers_of(self._name, config), self._spend, pace or self._pace
         return ServedModel(self._name, config, headers, pace, spend, tokenizer=self._tokenizer, context=context, replicas=replicas)
 
@@ -281,15 +244,15 @@ class ServedHandle(ModelHandle):
         )
         return Pace(settings, self._folder if address is None else self._folder.with_name(stable_hash(address.rstrip("/"))))
 
-    def _identity(self) -> Any:
+    def _identity(self) -> dict[str, str] | list[str]:
         return {"pin": self._config.pin} if self._config.pin is not None else [self._config.base_url.rstrip("/"), self._config.model]
 
-    def _asked(self) -> Mapping[str, Any]:
+    def _asked(self) -> dict[str, object]:
         config = self._config
         return {"headers": config.headers, "headers_env": config.headers_env, "extra_body": config.extra_body}
 
     def _version(self, content: str) -> str:
-        asked = dict(self._asked())
+        asked = self._asked()
         if self._tokenizer is not None:
             asked["tokenizer"] = self._tokenizer.version()
         # Defaults do not count, so that a new key keeps the versions of configurations without it.
@@ -301,21 +264,22 @@ class ServedHandle(ModelHandle):
     def _content(self, epoch: Epoch) -> str:
         if self._config.pin is not None:
             return stable_hash(self._identity())
-        return stable_hash([*self._identity(), self._known().facts, epoch.mark()])
+        return stable_hash([*self._identity(), self._known(), epoch.mark()])
 
-    def _known(self) -> EndpointState:
-        if self._state is None:
-            self._state = self._last_state()
-        if self._state is None:
+    def _known(self) -> Mapping[str, object]:
+        if self._facts is None:
+            self._facts = self._last_facts()
+        if self._facts is None:
             self.check()
-        assert self._state is not None, "`check` sets it"
-        return self._state
+        assert self._facts is not None, "`check` sets it"
+        return self._facts
 
-    def _last_state(self) -> EndpointState | None:
-        """The kept state, else the state that the last look recorded."""
-        found = self._file.read()
-        if found is None and (facts := self._watch.last_facts()) is not None:
-            found = EndpointState(facts=facts)
+    def _last_facts(self) -> Mapping[str, object] | None:
+        """The kept declaration; without one, or if its file is damaged, the one that the last look recorded."""
+        try:
+            found: Mapping[str, object] = json.loads(self._file.read_text("utf-8"))["facts"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return self._watch.last_facts()
         return found
 
     def _without_server(self, problem: str) -> Look:
@@ -323,11 +287,11 @@ class ServedHandle(ModelHandle):
         state = f"as the look at {looked_at} UTC found it" if looked_at else "as it was last known"
         return Look(down=problem, warnings=(f"{problem} Cached answers of {self._name} are used, {state}.",))
 
-    def _declared(self, base_url: str) -> Mapping[str, Any]:
+    def _declared(self, base_url: str) -> Mapping[str, object]:
         """A server's declaration of the model. A server without a list of models declares nothing."""
         headers = headers_of(self._name, self._config)
 
-        async def look() -> Any:
+        async def look() -> object:
             async with Client(self._name, base_url, headers, min(_LOOK_TIMEOUT_S, self._config.timeout_s)) as client:
                 for _ in range(_LOOKS - 1):
                     try:

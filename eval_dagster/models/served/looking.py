@@ -5,14 +5,14 @@ In a look it is asked canaries and some cached requests again, each twice, and t
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
+from eval_dagster.lake.tables.columns import AnswerRow, EndpointAnswer, EndpointStateRow
 from eval_dagster.models.base import Known, Look
 from eval_dagster.models.served.calls.answers import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
@@ -69,7 +69,7 @@ def chosen(known: Sequence[Known]) -> Iterator[tuple[Request, Answer]]:
         yield asked, cached_answer(row)
 
 
-def cached_answer(row: Mapping[str, Any]) -> Answer:
+def cached_answer(row: AnswerRow) -> Answer:
     """The answer in a row of the response cache."""
     if row["text"]:
         return Answer(text=row["text"][0], is_cut=row["finish_reason"][0] == "length")
@@ -115,7 +115,7 @@ class Question:
             return None
         return Compared(before=self.reference, after=self.answers, allowance=self.allowance)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> EndpointAnswer:
         """The question as a row of `endpoint_states` holds it."""
         pair = self.compared()
         difference, noise = (None, None) if pair is None else differences(pair)
@@ -134,8 +134,8 @@ class Question:
 class Seen:
     """The findings of one look."""
 
-    at: str
-    """ISO 8601, UTC."""
+    at: datetime
+    """UTC."""
     change: Change
     is_allowed: bool
     """Whether only the allowance of the epoch keeps it from being a change."""
@@ -148,29 +148,9 @@ class Seen:
         """The answers to the canaries."""
         return _answers(self.questions)
 
-    def row(self) -> dict[str, Any]:
-        """The columns of `endpoint_states` that a look has."""
-        change, rows = self.change, [each.row() for each in self.questions]
-        outcome = "different" if change.is_significant else ALLOWED if self.is_allowed else "same"
-        return {
-            "looked_at": self.at,
-            "outcome": outcome if change.n_compared else "first",
-            "fingerprint": self.fingerprint,
-            "n_calls": self.calls,
-            "n_failed": len(self._failed),
-            "n_compared": change.n_compared,
-            "n_different": change.n_different,
-            "difference": _mean(rows, "difference"),
-            "noise": _mean(rows, "noise"),
-            "p_value": change.p_value if change.n_compared else None,
-            "p_ties": change.p_ties if change.n_compared else None,
-            "cost": self.cost,
-            "answers": rows,
-        }
-
     def described(self) -> str:
         """The findings of the look, in one line."""
-        change, failed = self.change, self._failed
+        change, failed = self.change, self.failed
         seen = f"{change.n_different} of {change.n_compared} answers differ, p = {max(change.p_value, change.p_ties):.1g}"
         first = f"{len(self.answers())} canaries have answers, with which later looks are compared"
         parts = [seen] if change.n_compared else [first] if self.answers() else []
@@ -180,7 +160,8 @@ class Seen:
         return "; ".join(parts)
 
     @property
-    def _failed(self) -> list[Question]:
+    def failed(self) -> list[Question]:
+        """The questions without all answers."""
         return [each for each in self.questions if not each.is_answered]
 
 
@@ -219,7 +200,7 @@ class Looker:
         questions = [*canaries, *again]
         change, is_allowed = epoch.judge([pair for each in questions if (pair := each.compared()) is not None], _answers(questions))
         return Seen(
-            at=datetime.now(UTC).isoformat(timespec="microseconds"),
+            at=datetime.now(UTC),
             change=change,
             is_allowed=is_allowed,
             questions=questions,
@@ -284,9 +265,9 @@ def _note(question: Question, reply: CallReply | BadAnswerError) -> None:
         question.error = f"{reply.kind}: {reply}"
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = [row[name] for row in rows if row[name] is not None]
-    return math.fsum(values) / len(values) if values else None
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 class Watch:
@@ -307,7 +288,7 @@ class Watch:
             self._epoch = self._file.read()
         return self._epoch
 
-    def last_facts(self) -> Mapping[str, Any] | None:
+    def last_facts(self) -> Mapping[str, object] | None:
         """The server's declaration at the newest recorded look; None before the first."""
         return self._file.last_facts()
 
@@ -319,7 +300,7 @@ class Watch:
             yield
             advance()
 
-    def look(self, model: ServedModel, config: OpenAIModel, known: Sequence[Known], facts: Mapping[str, Any], run_id: str) -> Look:
+    def look(self, model: ServedModel, config: OpenAIModel, known: Sequence[Known], facts: Mapping[str, object], run_id: str) -> Look:
         """Look once, and again if the first look found a change. If the second one finds it too, an epoch begins.
 
         Raises:
@@ -331,17 +312,15 @@ class Watch:
             rounds.append(looker.look(self.epoch))
         is_changed = all(seen.change.is_significant for seen in rounds)
         before, last = self.epoch, rounds[-1]
+        at = last.at.isoformat(timespec="microseconds")
         if is_changed and config.pin is None:
-            after = before.next(last.answers(), last.at)
+            after = before.next(last.answers(), at)
         else:
-            after = before.after(last.answers(), last.at, is_allowed=last.is_allowed)
+            after = before.after(last.answers(), at, is_allowed=last.is_allowed)
         message = self._message(last, before, is_changed=is_changed)
-        self._file.write(
-            after,
-            [self._row(seen, before, facts, run_id, "a second look follows") for seen in rounds[:-1]]
-            + [self._row(last, after, facts, run_id, message) | {"epoch_rose": after.number > before.number}],
-            run_id,
-        )
+        rows = [self._row(seen, before, facts, run_id, "a second look follows") for seen in rounds[:-1]]
+        rows.append(self._row(last, after, facts, run_id, message, rose=after.number > before.number))
+        self._file.write(after, rows, run_id)
         self._epoch = after
         return Look(
             warnings=(message,) if is_changed or not last.answers() else (),
@@ -357,18 +336,35 @@ class Watch:
             rounds.append(looker.look(self.epoch))
         return f"its answers differ: {rounds[-1].described()}" if all(seen.change.is_significant for seen in rounds) else None
 
-    def _row(self, seen: Seen, epoch: Epoch, facts: Mapping[str, Any], run_id: str, message: str) -> dict[str, Any]:
+    def _row(
+        self, seen: Seen, epoch: Epoch, facts: Mapping[str, object], run_id: str, message: str, *, rose: bool = False
+    ) -> EndpointStateRow:
+        change, answers = seen.change, [each.row() for each in seen.questions]
+        outcome = "different" if change.is_significant else ALLOWED if seen.is_allowed else "same"
         return {
             "model": self._name,
             "base_url": self._config.base_url,
             "name": self._config.model,
+            "endpoint": self._file.endpoint,
             "run_id": run_id,
-            **seen.row(),
+            "looked_at": seen.at,
+            "outcome": outcome if change.n_compared else "first",
             "message": message,
             "epoch": epoch.number,
-            "epoch_began_at": epoch.began_at or seen.at,
-            "epoch_rose": False,
+            "epoch_began_at": datetime.fromisoformat(epoch.began_at) if epoch.began_at else seen.at,
+            "epoch_rose": rose,
             "facts": json.dumps(facts, sort_keys=True),
+            "fingerprint": seen.fingerprint,
+            "n_calls": seen.calls,
+            "n_compared": change.n_compared,
+            "n_different": change.n_different,
+            "n_failed": len(seen.failed),
+            "difference": _mean(each["difference"] for each in answers),
+            "noise": _mean(each["noise"] for each in answers),
+            "p_value": change.p_value if change.n_compared else None,
+            "p_ties": change.p_ties if change.n_compared else None,
+            "cost": seen.cost,
+            "answers": answers,
         }
 
     def _message(self, seen: Seen, before: Epoch, *, is_changed: bool) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
@@ -81,7 +80,7 @@ class AnswerHabits:
         self._has_reasoning = False
         """Whether a text came with reasoning."""
 
-    def require(self, reply: Reply, body: Mapping[str, Any]) -> None:
+    def require(self, reply: Reply, body: Mapping[str, object]) -> None:
         """Require that an answer fits the others. `body` is its call's.
 
         Raises:

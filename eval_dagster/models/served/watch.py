@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
+from eval_dagster.lake.tables.columns import CanaryText, EndpointStateRow
 from eval_dagster.models.served.calls.answer_records import Choice, Ending
 from eval_dagster.models.served.calls.answers import BadAnswerError, TextReader
 from eval_dagster.models.served.calls.bodies import CHAT, Call, text_calls, without_nulls
@@ -235,7 +236,7 @@ def canary_call(prompt: str, config: OpenAIModel, *, with_logprobs: bool) -> Cal
     settings = GenerationSettings(max_tokens=MOST_TOKENS, temperature=config.generation.temperature)
     messages = (Message(Role.USER, prompt),) if is_chat(config) else None
     call = text_calls(Request(request_id="canary", prompt=prompt, messages=messages, generation=settings), config)[0]
-    wanted: dict[str, Any] = {"logprobs": True if call.path == CHAT else 1} if with_logprobs else {}
+    wanted: dict[str, object] = {"logprobs": True if call.path == CHAT else 1} if with_logprobs else {}
     return Call(
         path=call.path, body=without_nulls({**wanted, **call.body}, config), read=partial(read_answer, reasons=config.finish_reasons)
     )
@@ -288,7 +289,7 @@ class Epoch:
     allowed: Answers = field(default_factory=dict)
     """The answers of the newest look, where only the allowance kept it from beginning an epoch."""
 
-    def mark(self) -> Any:
+    def mark(self) -> list[int | str] | int:
         """The part of the epoch in a model's version. After a loss of all records, an equal number has another time."""
         return [self.number, self.began_at] if self.number else 0
 
@@ -339,7 +340,7 @@ class EpochFile:
     def __init__(self, path: Path, endpoint: str, home: Path) -> None:
         """`endpoint` identifies what is asked, and how, in the rows."""
         self._path = path
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._lake = Lake(home)
 
     def read(self) -> Epoch:
@@ -362,16 +363,14 @@ class EpochFile:
                 epoch = epoch.after(answers, at, is_allowed=row["outcome"] == ALLOWED)
         return epoch
 
-    def write(self, epoch: Epoch, rows: Sequence[Mapping[str, Any]], run_id: str) -> None:
+    def write(self, epoch: Epoch, rows: Sequence[EndpointStateRow], run_id: str) -> None:
         """Record looks, and then the epoch after them."""
-        times = ("looked_at", "epoch_began_at")
-        recorded = [{"endpoint": self._endpoint, **row} | {name: datetime.fromisoformat(row[name]) for name in times} for row in rows]
-        append(self._lake, _TABLE, recorded, run_id)
+        append(self._lake, _TABLE, rows, run_id)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(self._path) as temporary:
             temporary.write_text(json.dumps(asdict(epoch), ensure_ascii=False), "utf-8")
 
-    def last_facts(self) -> Mapping[str, Any] | None:
+    def last_facts(self) -> Mapping[str, object] | None:
         """The server's declaration at the newest recorded look."""
         rows = self._rows(("looked_at", "epoch", "facts"))
         return json.loads(rows[-1]["facts"]) if rows else None
@@ -386,12 +385,12 @@ class EpochFile:
             return Epoch(**{**found, **kept})
         return None
 
-    def _rows(self, columns: Sequence[str], *, after: str = "") -> list[dict[str, Any]]:
-        """The rows of this endpoint, the oldest first; if `after` is given, only of later looks."""
-        where, since = pc.field("endpoint") == self._endpoint, datetime.fromisoformat(after) if after else None
+    def _rows(self, columns: Sequence[str], *, after: str = "") -> list[EndpointStateRow]:
+        """These columns of the rows of this endpoint, the oldest first; if `after` is given, only of later looks."""
+        where, since = pc.field("endpoint") == self.endpoint, datetime.fromisoformat(after) if after else None
         if since is not None:
             where &= pc.field("looked_at") > since
-        rows = records_of(self._lake, _TABLE, columns, where=where, written_after=since)
+        rows = cast(list[EndpointStateRow], records_of(self._lake, _TABLE, columns, where=where, written_after=since))
         return sorted(rows, key=lambda row: (row["looked_at"], row["epoch"]))
 
 
@@ -400,9 +399,9 @@ def minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def answer_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+def answer_rows(answers: Iterable[Answer]) -> list[CanaryText]:
     """Answers as the rows of `endpoint_states` hold them."""
-    return [{**asdict(each), "tokens": list(each.tokens), "logprobs": list(each.logprobs)} for each in answers]
+    return [{"text": each.text, "is_cut": each.is_cut, "tokens": list(each.tokens), "logprobs": list(each.logprobs)} for each in answers]
 
 
 def _moves(before: Answers, after: Answers) -> dict[str, float]:
@@ -416,5 +415,5 @@ def _is_closer(moves: Mapping[str, float], others: Mapping[str, float]) -> bool:
     return math.fsum(moves[name] for name in same) < math.fsum(others[name] for name in same) / 3
 
 
-def _answer(found: Mapping[str, Any]) -> Answer:
+def _answer(found: CanaryText) -> Answer:
     return Answer(text=found["text"], is_cut=found["is_cut"], tokens=tuple(found["tokens"]), logprobs=tuple(found["logprobs"]))

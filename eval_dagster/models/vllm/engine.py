@@ -39,9 +39,9 @@ class Call(Generic[Key]):
     """What the caller knows it by."""
     tokens: tuple[int, ...]
     """The prompt."""
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
     """Those of `SamplingParams`."""
-    grammar: Mapping[str, Any] = field(default_factory=dict)
+    grammar: Mapping[str, object] = field(default_factory=dict)
     """Those of `StructuredOutputsParams`; empty without a grammar."""
 
 
@@ -76,7 +76,7 @@ def set_environment(config: VllmModel) -> None:
             _set_here.add(name)
 
 
-def engine_arguments(config: VllmModel, folder: Path, length: int) -> dict[str, Any]:
+def engine_arguments(config: VllmModel, folder: Path, length: int) -> dict[str, object]:
     """The arguments of `vllm.LLM` for a model whose prompts have at most `length` tokens."""
     return {
         "model": str(folder),
@@ -97,12 +97,12 @@ def engine_arguments(config: VllmModel, folder: Path, length: int) -> dict[str, 
     }
 
 
-def adapter_arguments(adapter: Adapter | None) -> dict[str, Any]:
+def adapter_arguments(adapter: Adapter | None) -> dict[str, object]:
     """The further arguments of `vllm.LLM` for a model with an adapter. Without one, vLLM computes without them, as it always did."""
     return {} if adapter is None else {"enable_lora": True, "max_loras": 1, "max_lora_rank": adapter.most_rank()}
 
 
-def generation_arguments(settings: GenerationSettings, ends: Iterable[int], max_tokens: int, seed: int) -> dict[str, Any]:
+def generation_arguments(settings: GenerationSettings, ends: Iterable[int], max_tokens: int, seed: int) -> dict[str, object]:
     """The arguments of `SamplingParams` for one text, without its grammar."""
     is_sampled = settings.temperature > 0
     return {
@@ -118,19 +118,19 @@ def generation_arguments(settings: GenerationSettings, ends: Iterable[int], max_
     }
 
 
-def grammar_arguments(settings: GenerationSettings) -> dict[str, Any]:
+def grammar_arguments(settings: GenerationSettings) -> dict[str, object]:
     """The arguments of `StructuredOutputsParams`; empty without a grammar."""
     if settings.grammar is None:
         return {}
     return {"json" if settings.grammar.kind == "json_schema" else "regex": settings.grammar.value}
 
 
-def last_token_arguments(tokens: Iterable[int]) -> dict[str, Any]:
+def last_token_arguments(tokens: Iterable[int]) -> dict[str, object]:
     """The arguments of `SamplingParams` for the log-probabilities of tokens that may follow a prompt. The prefix cache serves them."""
     return {"max_tokens": 1, "temperature": 0.0, "logprob_token_ids": sorted(set(tokens)), "detokenize": False}
 
 
-def prompt_arguments(tokens: Iterable[int], *, from_cache: bool) -> dict[str, Any]:
+def prompt_arguments(tokens: Iterable[int], *, from_cache: bool) -> dict[str, object]:
     """The same, with the log-probability of each token of the prompt that is not read from the prefix cache.
 
     vLLM reads nothing from its cache for log-probabilities of a prompt, unless it is told to. It then leaves out the cached tokens.
@@ -144,12 +144,12 @@ class Shared:
     It ends when none of them is left, when a model with other arguments is loaded, and with the first model that is loaded after it failed.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]):
+    def __init__(self, arguments: Mapping[str, object]):
         """Load the weights."""
         import vllm
 
         self.arguments = arguments
-        self._adapters: dict[str, Any] = {}
+        self._adapters: dict[str, object] = {}
         # In a list, so that its end leaves no reference to the weights.
         self._held: list[Any] = [vllm.LLM(**arguments).llm_engine]
         # Without a call of `shutdown`, vLLM frees neither memory nor processes before the end of this process.
@@ -181,7 +181,7 @@ class Shared:
 _LOADED: "weakref.WeakSet[Shared]" = weakref.WeakSet()
 
 
-def _shared(arguments: Mapping[str, Any]) -> Shared:
+def _shared(arguments: Mapping[str, object]) -> Shared:
     """That which is loaded, if its arguments are the same; else a new one, after the end of the other, whose memory it needs."""
     for other in list(_LOADED):
         if other.engine is not None and not other.has_failed and other.arguments == arguments:

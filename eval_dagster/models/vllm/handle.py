@@ -163,7 +163,7 @@ class VllmHandle(ModelHandle):
             self._name, self._config, self._checkpoint.folder(), self._tokenizer, self._checkpoint.context_length(), self._adapter
         )
 
-    def _weights(self) -> dict[str, Any]:
+    def _weights(self) -> dict[str, object]:
         adapter = {} if self._adapter is None else {"adapter": self._adapter.fingerprint()}
         return {"checkpoint": self._checkpoint.fingerprint(), **adapter}
 

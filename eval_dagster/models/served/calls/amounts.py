@@ -88,7 +88,7 @@ class Estimates:
         prompt = _prompt_size(call) + seen.extra
         return Estimate(
             expected=self._amount(prompt, seen.longest),
-            most=self._amount(prompt if call.texts is None else prompt * _PROMPT_MARGIN, most),
+            most=self._amount(prompt * _PROMPT_MARGIN if call.token_ids is None else prompt, most),
             unknown=self._amount(prompt, seen.longest or maximum or _UNSEEN_TOKENS),
         )
 
@@ -139,7 +139,7 @@ def dollars(price: Price, prompt: float, output: float, cached: int) -> float:
 
 def _prompt_size(call: Call) -> float:
     """About how many tokens a prompt has, by its size."""
-    return float(len(call.body["prompt"])) if call.texts is None else _text_tokens(call.texts)
+    return _text_tokens(call.texts) if call.token_ids is None else float(call.token_ids)
 
 
 def _text_tokens(texts: list[str]) -> float:

@@ -27,7 +27,7 @@ _ENDINGS: Mapping[str, Ending] = {word: ending for ending, words in _WORDS.items
 _PREFIX = "finish_reason_"
 
 
-def _text_or_none(value: Any) -> str | None:
+def _text_or_none(value: object) -> str | None:
     """A text; None for anything else, if no answer is refused for a value that says nothing about the text."""
     return value if isinstance(value, str) and value else None
 
@@ -45,7 +45,7 @@ class Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
-    def of(cls: type[R], found: Any) -> R:
+    def of(cls: type[R], found: object) -> R:
         """The record of a JSON value. Raises `MalformedError`."""
         try:
             return cls.model_validate(found)
@@ -59,11 +59,11 @@ class MessageRecord(Record):
     """The message of a chat."""
 
     role: str | None = None
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[dict[str, object]] | None = None
     refusal: Any = None
     reasoning: SomeText = None
     reasoning_content: SomeText = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, object]] | None = None
     error: Any = None
 
 

@@ -126,23 +126,24 @@ def cut(text: str) -> str:
     return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
 
 
-def parsed(body: bytes) -> Any:
+def parsed(body: bytes) -> object:
     """The JSON of a response.
 
     Raises `BadAnswerError` if it is invalid, for instance with NaN or Infinity, or if it has two values for one key.
     """
     try:
-        return json.loads(body, parse_constant=_refuse, object_pairs_hook=_object)
+        found: object = json.loads(body, parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         shown = cut(body.decode(errors="replace"))
         raise BadAnswerError(f"the server answered with {len(body)} bytes that are no JSON: {shown!r}") from None
+    return found
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """An object. Log-probabilities may have a token twice, since different tokens are written alike."""
     found = dict(pairs)
     if len(found) < len(pairs) and any(name in _PARTS and value != found[name] for name, value in pairs):
@@ -150,20 +151,33 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def json_object(found: Any) -> Mapping[str, Any]:
+def json_object(found: object) -> Mapping[str, object]:
     """A JSON object. Raises `BadAnswerError` if it is none."""
     if not isinstance(found, dict):
         raise BadAnswerError(f"the server answered with JSON that is no object: {cut(json.dumps(found))}")
     return found
 
 
-def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply:
+def read_reply(found: Mapping[str, object], read: Callable[[Choice], object]) -> Reply:
     """The reply in a response to `/chat/completions` or `/completions`. `read` is given the choice with the index 0.
 
     Raises:
         BadAnswerError: It has no such choice, has another form than expected or is an error, or as `read` does.
     """
-    reply = Reply(content=None, **_usage(found.get("usage")))
+    usage = found.get("usage")
+    counts = usage if isinstance(usage, dict) else {}
+    # A count is null if the server leaves it out, or gives one that cannot be.
+    prompt, told, total = (_count(counts.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+    output = told
+    if prompt is not None and told is not None and total is not None:
+        output = max(told, total - prompt)  # some servers count the tokens of the reasoning in the total alone
+    reply = Reply(
+        content=None,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        cached_tokens=_part(counts.get("prompt_tokens_details"), "cached_tokens", prompt),
+        reasoning_tokens=_part(counts.get("completion_tokens_details"), "reasoning_tokens", output),
+    )
     try:
         kind = str(found.get("object"))
         is_failure = kind == "error" or kind.endswith(".chunk") or found.get("success") is False
@@ -180,14 +194,9 @@ def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply
                 first = [answer.choices[0]]
             if len(first) != 1:
                 raise MalformedError(f"choices with the indices {[each.index for each in answer.choices]}; expected one with 0")
-            usage = found.get("usage")
-            told = (_count(usage.get("completion_tokens")) if isinstance(usage, dict) else None) or 0
-            counts = {
-                "prompt_tokens": reply.prompt_tokens,
-                "output_tokens": reply.output_tokens,
-                "hidden_tokens": reply.reasoning_tokens or (reply.output_tokens or 0) - told,
-            }
-            return replace(reply, content=read(first[0].model_copy(update=counts)))
+            hidden = reply.reasoning_tokens or (output or 0) - (told or 0)
+            choice = first[0].model_copy(update={"prompt_tokens": prompt, "output_tokens": output, "hidden_tokens": hidden})
+            return replace(reply, content=read(choice))
         except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
             raise BadAnswerError(f"the answer has another form than expected ({error}): {cut(json.dumps(found))}") from None
     except BadAnswerError as error:
@@ -327,7 +336,7 @@ class TextReader:
             )
 
 
-def _joined(content: str | Sequence[Mapping[str, Any]] | None) -> tuple[str | None, str | None]:
+def _joined(content: str | Sequence[Mapping[str, object]] | None) -> tuple[str | None, str | None]:
     """The text and the reasoning of a content that is a list of parts, each null if there is none.
 
     Raises `BadAnswerError` for a refusal and for a part of another kind.
@@ -336,30 +345,16 @@ def _joined(content: str | Sequence[Mapping[str, Any]] | None) -> tuple[str | No
         return content, None
     texts: dict[str, list[str]] = {"text": [], "thinking": []}
     for part in content:
-        kind = part.get("type", "text")
+        kind = str(part.get("type", "text"))
         if kind == "refusal":
             raise BadAnswerError(f"the model refused to answer: {cut(str(part.get('refusal')))}", kind="RefusalError", helps_to_retry=False)
         name = _KINDS.get(kind)
         found = None if name is None else part.get(kind, part.get(name))
         if name is None or (name == "text" and not isinstance(found, str)):
-            raise BadAnswerError(f"a part of the text is of the kind {cut(str(kind))!r}; expected text: {cut(json.dumps(part))}")
+            raise BadAnswerError(f"a part of the text is of the kind {cut(kind)!r}; expected text: {cut(json.dumps(part))}")
         texts[name] += [found] if isinstance(found, str) else []
     text, thought = ("".join(found) if found else None for found in texts.values())
     return text, thought
-
-
-def _usage(usage: Any) -> dict[str, Any]:
-    """The counts of tokens; null if the server leaves one out, or gives one that cannot be."""
-    usage = usage if isinstance(usage, dict) else {}
-    prompt, output, total = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
-    if prompt is not None and output is not None and total is not None:
-        output = max(output, total - prompt)  # some servers count the tokens of the reasoning in the total alone
-    return {
-        "prompt_tokens": prompt,
-        "output_tokens": output,
-        "cached_tokens": _part(usage.get("prompt_tokens_details"), "cached_tokens", prompt),
-        "reasoning_tokens": _part(usage.get("completion_tokens_details"), "reasoning_tokens", output),
-    }
 
 
 def believable(reply: Reply, bytes_sent: int, most_output: int | None, least_prompt: int = 1) -> Reply:
@@ -385,11 +380,11 @@ def believable(reply: Reply, bytes_sent: int, most_output: int | None, least_pro
     return reply
 
 
-def _part(details: Any, name: str, whole: int | None) -> int | None:
+def _part(details: object, name: str, whole: int | None) -> int | None:
     """A count that is part of another one; null if it is not, or if the whole is unknown."""
     found = _count(details.get(name)) if isinstance(details, dict) else None
     return None if found is None or whole is None or found > whole else found
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None

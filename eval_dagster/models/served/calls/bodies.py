@@ -8,7 +8,6 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
@@ -32,8 +31,8 @@ class Call:
     """A body for one path of a server."""
 
     path: str
-    body: Mapping[str, Any]
-    read: Callable[[Choice], Any]
+    body: Mapping[str, object]
+    read: Callable[[Choice], object]
     """Reads the choice of the response. Raises `BadAnswerError` if it is no answer."""
     instead: "Call | None" = None
     """The call that is sent after a bad answer, if a repetition would get the same answer; None to repeat this call."""
@@ -41,36 +40,39 @@ class Call:
     @property
     def tokens(self) -> int:
         """About how many tokens the call may take, of prompt and answer."""
-        texts = self.texts
-        size = len(self.body["prompt"]) if texts is None else sum(map(len, texts)) // _CHARACTERS_PER_TOKEN
+        size = sum(map(len, self.texts)) // _CHARACTERS_PER_TOKEN if self.token_ids is None else self.token_ids
         return size + (self.most_output or 0)
 
     @property
-    def texts(self) -> list[str] | None:
-        """The texts of the prompt; null if the prompt is token ids."""
-        asked = self.body.get("prompt") or ""
-        if isinstance(asked, list):
-            return None
-        contents = [turn["content"] for turn in self.body.get("messages") or ()]
-        return [asked, *(content if isinstance(content, str) else content[-1]["text"] for content in contents)]
+    def token_ids(self) -> int | None:
+        """The number of the prompt's token ids; null if it is sent as text."""
+        asked = self.body.get("prompt")
+        return len(asked) if isinstance(asked, list) else None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the prompt; empty if it is sent as token ids."""
+        if self.token_ids is not None:
+            return []
+        turns = self.body.get("messages")
+        contents = [turn["content"] for turn in turns] if isinstance(turns, list) else []
+        return [str(self.body.get("prompt") or ""), *(each if isinstance(each, str) else each[-1]["text"] for each in contents)]
 
     @property
     def least_prompt(self) -> int:
         """Fewest tokens that the prompt can have."""
-        texts = self.texts
-        return max(1, len(self.body["prompt"]) if texts is None else sum(len(text.encode()) for text in texts) // BYTES_OF_TOKEN)
+        return max(1, sum(len(text.encode()) for text in self.texts) // BYTES_OF_TOKEN if self.token_ids is None else self.token_ids)
 
     @property
     def most_tokens(self) -> int:
         """Most tokens that prompt and answer can have: one a byte, and some for each message."""
-        texts = self.texts
-        size = len(self.body["prompt"]) if texts is None else sum(len(text.encode()) + _TOKENS_OF_MESSAGE for text in texts)
-        return size + (self.most_output or 0)
+        return (self.token_ids or 0) + sum(len(text.encode()) + _TOKENS_OF_MESSAGE for text in self.texts) + (self.most_output or 0)
 
     @property
     def most_output(self) -> int | None:
         """Most tokens of the answer; null if nothing limits it."""
-        return self.body.get("max_tokens") or self.body.get("max_completion_tokens") or None
+        found = self.body.get("max_tokens") or self.body.get("max_completion_tokens")
+        return int(found) if isinstance(found, int | float) and found else None
 
 
 def about_tokens(request: Request) -> int:
@@ -92,7 +94,7 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
         raise ModelError("The request asks for no text; expected one with settings of generation.")
     asked = _prompt(request, encode)
     is_chat = "messages" in asked
-    fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat=is_chat)}
+    fixed: dict[str, object] = {"model": config.model, **asked, **_settings(settings, config, is_chat=is_chat)}
     if request.tools:
         fixed["tools"] = [json.loads(tool) for tool in request.tools]
     last = request.messages[-1] if request.messages else None
@@ -117,12 +119,12 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
     return [replace(call, read=reader) for call in calls]
 
 
-def without_nulls(body: Mapping[str, Any], config: OpenAIModel) -> dict[str, Any]:
+def without_nulls(body: Mapping[str, object], config: OpenAIModel) -> dict[str, object]:
     """A body without the keys that are null in `extra_body`."""
     return {name: value for name, value in body.items() if config.extra_body.get(name, "") is not None}
 
 
-def _prompt(request: Request, encode: Encode | None) -> dict[str, Any]:
+def _prompt(request: Request, encode: Encode | None) -> dict[str, object]:
     """The part of a body that asks: messages, a text or the ids of tokens."""
     if request.messages is None:
         if request.images:
@@ -131,9 +133,9 @@ def _prompt(request: Request, encode: Encode | None) -> dict[str, Any]:
             return {"prompt": list(encode(request))}
         return {"prompt": request.prompt, **({"add_special_tokens": False} if request.has_special_tokens else {})}
     last = max((index for index, turn in enumerate(request.messages) if turn.role is Role.USER), default=-1)
-    turns: list[dict[str, Any]] = []
+    turns: list[dict[str, object]] = []
     for index, turn in enumerate(request.messages):
-        content: Any = turn.content
+        content: object = turn.content
         if request.images and index == last:
             urls = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in request.images]
             content = [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": turn.content}]
@@ -141,9 +143,9 @@ def _prompt(request: Request, encode: Encode | None) -> dict[str, Any]:
     return {"messages": turns}
 
 
-def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: bool) -> dict[str, Any]:
+def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: bool) -> dict[str, object]:
     # The temperature is always sent, because the default of servers is 1. A missing `max_tokens` means 16 tokens to many completions.
-    body: dict[str, Any] = {"temperature": settings.temperature}
+    body: dict[str, object] = {"temperature": settings.temperature}
     if settings.max_tokens is not None or not is_chat:
         body[config.max_tokens_key if is_chat else "max_tokens"] = settings.max_tokens
     if settings.stop_sequences:

@@ -241,19 +241,15 @@ class Client:
             raise
         return replace(believable(reply, len(data), call.most_output, call.least_prompt), seconds=time.monotonic() - began)
 
-    async def post_root(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post as `post` does, to a path beside `/v1`."""
+    async def post_root(self, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Post a body once to a path beside `/v1`, and return the JSON object that came back. Raises as `ask` does."""
         return json_object(await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode()))
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Post a body once, and return the JSON object that came back. Raises as `ask` does."""
-        return json_object(await self._send("POST", self._base_url + path, json.dumps(body).encode()))
-
-    async def get(self, path: str) -> Any:
+    async def get(self, path: str) -> object:
         """Get JSON. Raises as `ask` does."""
         return await self._send("GET", self._base_url + path, None)
 
-    async def _send(self, method: str, url: str, data: bytes | None) -> Any:
+    async def _send(self, method: str, url: str, data: bytes | None) -> object:
         assert self._session is not None, "use the client as `async with`"
         try:
             # A redirection is refused, because it would take the key to another server.

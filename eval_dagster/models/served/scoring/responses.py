@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
 
 from eval_dagster.config.models import Price
 from eval_dagster.errors import ModelError
@@ -15,7 +14,6 @@ from eval_dagster.records import ModelResponse, Request, ServerReport
 
 _FINAL = ("ContentFilterError", "PromptTooLongError", "RefusalError")
 """Kinds of errors that the next run would meet again. Others may be cured on the server or in evals.yaml."""
-_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +28,15 @@ class CallReply:
         """The same with the attempts and tokens of a call before it, instead of which it was sent."""
         if error.reply is None:
             return replace(self, attempts=self.attempts + error.attempts)
-        counts: dict[str, Any] = {name: _total((error.reply, self.reply), name) for name in _COUNTS}
-        return CallReply(reply=replace(self.reply, **counts), attempts=self.attempts + error.attempts)
+        both = (error.reply, self.reply)
+        reply = replace(
+            self.reply,
+            prompt_tokens=_total(both, "prompt_tokens"),
+            output_tokens=_total(both, "output_tokens"),
+            cached_tokens=_total(both, "cached_tokens"),
+            reasoning_tokens=_total(both, "reasoning_tokens"),
+        )
+        return CallReply(reply=reply, attempts=self.attempts + error.attempts)
 
 
 def refused(error: ModelError) -> ModelResponse:

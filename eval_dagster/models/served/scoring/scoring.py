@@ -39,7 +39,7 @@ class ScoredToken:
     is_best: bool
 
 
-def scoring_call(config: OpenAIModel, body: Mapping[str, Any], read: Any) -> Call:
+def scoring_call(config: OpenAIModel, body: Mapping[str, object], read: Any) -> Call:
     """A call for log-probabilities."""
     fixed = {"model": config.model, "temperature": 0, "logprobs": 1, "return_tokens_as_token_ids": True}
     return Call(path=COMPLETIONS, body=without_nulls({**fixed, **body, **config.extra_body}, config), read=read)
@@ -71,7 +71,7 @@ def _one_token(config: OpenAIModel, context: Tokens, forced: int, read: Any, **m
     return scoring_call(config, {"prompt": list(context), "max_tokens": 1, "logit_bias": {str(forced): _BIAS}, **more}, read)
 
 
-def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf, listed: Any) -> list[ScoredToken]:
+def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf, listed: object) -> list[ScoredToken]:
     """The tokens of an echoed prompt from a position on. All of its tokens have to be those that were sent.
 
     `listed` likely tokens were asked for beside each. If there is one more, it is the token itself.

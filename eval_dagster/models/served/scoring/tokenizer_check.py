@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError, NotEvaluatedError
@@ -125,7 +125,7 @@ async def _compare_by_completion(name: str, config: OpenAIModel, client: Client,
         raise _difference(name, config, text, here, seen)
 
 
-async def _completed(config: OpenAIModel, client: Client, body: Mapping[str, Any], local: LocalTokenizer) -> _Seen:
+async def _completed(config: OpenAIModel, client: Client, body: Mapping[str, object], local: LocalTokenizer) -> _Seen:
     """The tokens of a prompt, as the completion of one token reports them."""
     call = scoring_call(config, {**body, "max_tokens": 1}, lambda choice: choice)
     reply = await patiently(partial(client.ask, call))

@@ -170,9 +170,9 @@ class ServerTokenizer:
         if key in self._known:
             return self._known[key]
         # llama.cpp reads `content` and `add_special`, vLLM `prompt` and `add_special_tokens`.
-        body: dict[str, Any] = {"content": text, "add_special": add_special_tokens, "parse_special": True}
+        body: dict[str, object] = {"content": text, "add_special": add_special_tokens, "parse_special": True}
         body |= {"model": self._model, "prompt": text, "add_special_tokens": add_special_tokens}
-        found: Any = (await self._client.post_root("/tokenize", body)).get("tokens")
+        found = (await self._client.post_root("/tokenize", body)).get("tokens")
         if not isinstance(found, list) or not all(type(each) is int and 0 <= each < 2**32 for each in found) or (text and not found):
             raise BadAnswerError("the server's /tokenize gave no list of token ids")
         self._characters += len(text)

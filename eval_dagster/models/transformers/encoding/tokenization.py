@@ -6,10 +6,13 @@ It also orders prompts so that each shares the longest possible beginning with t
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from eval_dagster.errors import ModelError, PromptTooLongError
 from eval_dagster.records import Request
+
+if TYPE_CHECKING:
+    import torch
 
 _TRUNCATION_ROOM = 256
 """New tokens for which a prompt is truncated if the request has no maximum."""
@@ -25,7 +28,7 @@ class EncodedPrompt:
     tokens: tuple[int, ...]
     truncated: int
     """Tokens cut off on the left."""
-    tensors: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, "torch.Tensor"] = field(default_factory=dict)
     """Inputs beside the tokens: the values of the prompt's images."""
     max_tokens: int = 0
     """Most tokens of a text after it: the maximum of the request, or the rest of the context."""
@@ -39,7 +42,7 @@ class Span:
     """Context and tokens without the last one, which is predicted only."""
     tokens: tuple[int, ...]
     """The tokens to score. The last of them is predicted at the last position of the input."""
-    tensors: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, "torch.Tensor"] = field(default_factory=dict)
     """Inputs beside the tokens: the values of its images."""
 
 

@@ -262,7 +262,7 @@ class RowNetwork:
 
     def _forward(self, cache: RowCache, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """The float32 logits after the last token of each row."""
-        arguments: dict[str, Any] = {"position_ids": positions.to(self._device)} if self._takes_positions else {}
+        arguments: dict[str, object] = {"position_ids": positions.to(self._device)} if self._takes_positions else {}
         if self._head_takes_positions:
             arguments["logits_to_keep"] = 1
         output = self._network(

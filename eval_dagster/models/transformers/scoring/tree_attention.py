@@ -157,7 +157,7 @@ class TreeAttention:
         self._dtype = dtype
         self._device = device
 
-    def arguments(self, piece: Piece) -> dict[str, Any]:
+    def arguments(self, piece: Piece) -> dict[str, object]:
         """The arguments of the forward pass with the positions of a piece's tokens and the mask of what they see."""
         positions = torch.tensor(piece.positions, device=self._device)
         if piece.is_plain():

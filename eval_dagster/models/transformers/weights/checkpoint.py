@@ -7,7 +7,7 @@ import json
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -52,7 +52,7 @@ _SETTLED_S = 2.0
 
 def configured_length(folder: Path) -> int | None:
     """The length in the `config.json` of a folder; None if it has none, for example because it is the architecture's default."""
-    config: Mapping[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     # A vision-language model has a configuration for its text within its own.
     for part in (config.get("text_config") or {}, config):
         found = next((part[name] for name in LENGTH_NAMES if isinstance(part.get(name), int)), None)
@@ -232,10 +232,11 @@ def tokenizer_problem(folder: Path) -> str | None:
     if not file.is_file():
         return None
     try:
-        names = _object(file).get("fast_tokenizer_files") or ()
+        named = _object(file).get("fast_tokenizer_files")
     except ValueError as error:
         return str(error)
-    outside = next((name for name in map(str, names) if name != Path(name.replace("\\", "/")).name), None)
+    names = map(str, named) if isinstance(named, Iterable) else ()
+    outside = next((name for name in names if name != Path(name.replace("\\", "/")).name), None)
     return None if outside is None else f"{file} names the file {outside!r}, which {_OUTSIDE}"
 
 
@@ -270,7 +271,7 @@ def named_weights(folder: Path) -> list[str]:
     return sorted(named)
 
 
-def _object(file: Path) -> dict[str, Any]:
+def _object(file: Path) -> dict[str, object]:
     """The content of a JSON file that has to be an object. Raises `ValueError` with the file's path if it is none."""
     try:
         found = json.loads(file.read_text("utf-8"))

@@ -338,7 +338,7 @@ def answered(status: int, body: Any, headers: dict[str, str] | None = None, *, s
         try:
             async with Client("m", f"http://127.0.0.1:{port}/v1", Headers({"Authorization": f"Bearer {secret}"}, (secret,)), 5) as client:
                 try:
-                    return await client.post("/completions", {"prompt": "Hi"})
+                    return await client.post_root("/v1/completions", {"prompt": "Hi"})
                 except (BadAnswerError, PushbackError, StoppedError) as error:
                     return error
         finally:
