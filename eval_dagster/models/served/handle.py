@@ -10,14 +10,13 @@ from pathlib import Path
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError, ModelUnreachableError
 from eval_dagster.models.base import FindKnown, Look, ModelHandle
-from eval_dagster.models.served.calls.answers import BadAnswerError
+from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError, headers_of
 from eval_dagster.models.served.calls.threads import result_of
 from eval_dagster.models.served.looking import Watch, look_calls
 from eval_dagster.models.served.model import Replica, ServedModel
 from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
-from eval_dagster.models.served.scoring.tokenizer_check import require_same_tokens
-from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
+from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer, require_same_tokens
 from eval_dagster.models.served.spend import CappedClient, Spend
 from eval_dagster.models.served.watch import Epoch, is_chat, minute
 from eval_dagster.models.transformers.weights.sources import open_tokenizer

@@ -14,7 +14,7 @@ from pathlib import Path
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake.tables.columns import AnswerRow, EndpointAnswer, EndpointStateRow
 from eval_dagster.models.base import Known, Look
-from eval_dagster.models.served.calls.answers import BadAnswerError
+from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
 from eval_dagster.models.served.model import ServedModel
 from eval_dagster.models.served.scoring.responses import CallReply, report_of

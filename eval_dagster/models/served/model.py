@@ -17,14 +17,14 @@ from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelUnreachableError
 from eval_dagster.models.base import Model
 from eval_dagster.models.pooled.pieces import Piece, cut, in_order
-from eval_dagster.models.served.calls.answers import BadAnswerError
+from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
 from eval_dagster.models.served.calls.client import Client, Headers, PushbackError, StoppedError
 from eval_dagster.models.served.calls.threads import Put, Stream, result_of
 from eval_dagster.models.served.pace.attempts import ServerDownError
 from eval_dagster.models.served.pace.pacing import Pace
 from eval_dagster.models.served.scoring.responses import CallReply
-from eval_dagster.models.served.scoring.score_planning import is_scored
+from eval_dagster.models.served.scoring.scoring import is_scored
 from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
 from eval_dagster.models.served.series import Answered, Series
 from eval_dagster.models.served.spend import CappedClient, CapReachedError, Spend

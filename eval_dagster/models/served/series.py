@@ -10,15 +10,14 @@ from functools import partial
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
-from eval_dagster.models.served.calls.answers import FEW_ATTEMPTS, BadAnswerError, Reply, Text, cut
+from eval_dagster.models.served.calls.answer_records import FEW_ATTEMPTS, BadAnswerError, Reply, Text, cut
 from eval_dagster.models.served.calls.bodies import Call, about_tokens, text_calls
 from eval_dagster.models.served.calls.client import Client, StoppedError
 from eval_dagster.models.served.calls.threads import Put
 from eval_dagster.models.served.pace.attempts import Attempts
 from eval_dagster.models.served.pace.pacing import Pace
 from eval_dagster.models.served.scoring.responses import CallReply, failed, refused, score_response, text_response
-from eval_dagster.models.served.scoring.score_planning import ScorePlanner
-from eval_dagster.models.served.scoring.scoring import ScorePlan
+from eval_dagster.models.served.scoring.scoring import ScorePlan, ScorePlanner
 from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
 from eval_dagster.models.served.watch import PROMPTS, canary_call
 from eval_dagster.progress.reporting import Reporter
@@ -167,8 +166,8 @@ class Series:
         """Begin all requests, each as soon as its first call may be sent. Their answers come later, by tasks of the group."""
         async with aclosing(self._planner.ahead(requests)) as planned:
             async for request, plan in planned:
-                if isinstance(plan, ModelResponse):
-                    self._put((request, plan))
+                if isinstance(plan, ModelError | BadAnswerError):
+                    self._put((request, refused(plan) if isinstance(plan, ModelError) else failed(plan)))
                     continue
                 await self._pace.wait(about_tokens(request))
                 if self._attempts.stopped is not None or self._is_ending():

@@ -21,7 +21,7 @@ from typing import Self
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import NotEvaluatedError, StoreError
 from eval_dagster.models.served.calls.amounts import Amount, Estimate, Estimates, Known
-from eval_dagster.models.served.calls.answers import BadAnswerError, Reply
+from eval_dagster.models.served.calls.answer_records import BadAnswerError, Reply
 from eval_dagster.models.served.calls.bodies import Call
 from eval_dagster.models.served.calls.client import Client, Headers, PushbackError, StoppedError
 from eval_dagster.stores.locks import is_held, locked

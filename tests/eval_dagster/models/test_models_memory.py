@@ -12,7 +12,7 @@ from eval_dagster.models.transformers.network import resources
 from eval_dagster.models.transformers.network.resources import free_memory, release_memory
 from eval_dagster.models.transformers.scoring import prefix_tree
 from eval_dagster.models.transformers.scoring.prefix_tree import LEAST_TOKENS, PieceLimits, PrefixTree, piece_limits, token_bytes
-from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
+from eval_dagster.models.transformers.scoring.tree import TreeAttention
 
 GIB = 2**30
 

@@ -19,8 +19,8 @@ from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.network import resources
 from eval_dagster.models.transformers.network.architecture import layer_windows, rounding_tolerance
 from eval_dagster.models.transformers.scoring import prefix_tree
-from eval_dagster.models.transformers.scoring.self_check import check_tree
-from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
+from eval_dagster.models.transformers.scoring.engine import check_tree
+from eval_dagster.models.transformers.scoring.tree import TreeAttention
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
 GPU = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None

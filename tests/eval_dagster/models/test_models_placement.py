@@ -14,7 +14,7 @@ from eval_dagster.models.transformers.network.architecture import layer_windows,
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.spans import ScoredInput
-from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
+from eval_dagster.models.transformers.scoring.tree import TreeAttention
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 
 META = "meta"

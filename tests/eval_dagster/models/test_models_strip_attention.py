@@ -15,11 +15,10 @@ from transformers import DynamicCache
 
 from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
-from eval_dagster.models.transformers.scoring import tree_attention
-from eval_dagster.models.transformers.scoring.engine import ScoringEngine
+from eval_dagster.models.transformers.scoring import tree
+from eval_dagster.models.transformers.scoring.engine import ScoringEngine, check_tree
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
-from eval_dagster.models.transformers.scoring.self_check import check_tree
-from eval_dagster.models.transformers.scoring.tree_attention import StripPlan, TreeAttention, cut_strips
+from eval_dagster.models.transformers.scoring.tree import StripPlan, TreeAttention, cut_strips
 
 
 def piece_of(sequences: set[tuple[int, ...]], base: int = 0) -> Piece:
@@ -132,13 +131,13 @@ def test_threads_and_failures_leave_no_plan_behind() -> None:
 
     def fail() -> None:
         with ThreadPoolExecutor(1) as pool, attention.computed(piece):
-            assert tree_attention._PLAN.get() is not None
-            assert pool.submit(tree_attention._PLAN.get).result() is None
+            assert tree._PLAN.get() is not None
+            assert pool.submit(tree._PLAN.get).result() is None
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert tree_attention._PLAN.get() is None
+    assert tree._PLAN.get() is None
     whole = logits(network, piece, [], in_strips=False)
     torch.testing.assert_close(logits(network, piece, [], in_strips=True), whole, atol=1e-4, rtol=0)
 

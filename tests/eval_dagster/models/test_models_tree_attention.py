@@ -9,7 +9,7 @@ from transformers import AutoConfig
 
 from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
 from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits, PrefixTree
-from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
+from eval_dagster.models.transformers.scoring.tree import TreeAttention
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 LIMITS = PieceLimits(tokens=100, chain=100, scored=100)

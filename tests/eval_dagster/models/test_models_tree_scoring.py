@@ -16,12 +16,11 @@ from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.scoring import engine as scoring
-from eval_dagster.models.transformers.scoring import prefix_tree, tree_attention
-from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
+from eval_dagster.models.transformers.scoring import prefix_tree, tree
+from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob, check_tree
 from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
-from eval_dagster.models.transformers.scoring.self_check import check_tree
 from eval_dagster.models.transformers.scoring.spans import SpanScore
-from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
+from eval_dagster.models.transformers.scoring.tree import TreeAttention
 from eval_dagster.records import ModelResponse, Request
 
 Tokens = tuple[int, ...]
@@ -147,7 +146,7 @@ class Elsewhere(str):
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_gpu_has_large_pieces_with_whole_masks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_attention, "cut_strips", lambda piece: pytest.fail("strips are for a CPU"))
+    monkeypatch.setattr(tree, "cut_strips", lambda piece: pytest.fail("strips are for a CPU"))
     network, runner = tiny_architectures.network(name), BatchRunner(rows=4, tokens=None)
     scorer = ScoringEngine(network, runner, device=Elsewhere("cpu"), pad_token=0, tokens=ORDINARY, longest=CONTEXT)
     assert scorer._tree is not None, scorer.usage.reason

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eval_dagster.config.models import Price
-from eval_dagster.models.served.calls.answers import Reply, Text
+from eval_dagster.models.served.calls.answer_records import Reply, Text
 from eval_dagster.models.served.calls.bodies import Call
 
 _BYTES_PER_TOKEN = 3

@@ -9,11 +9,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from eval_dagster.models.base import cut_at_stop
-from eval_dagster.models.served.calls.answer_records import AnswerRecord, Choice, Ending, MalformedError, MessageRecord, ending_of
+from eval_dagster.models.served.calls.answer_records import (
+    FEW_ATTEMPTS,
+    AnswerRecord,
+    BadAnswerError,
+    Choice,
+    Ending,
+    MalformedError,
+    MessageRecord,
+    Reply,
+    Text,
+    cut,
+    ending_of,
+)
 from eval_dagster.records import Grammar
 
-MOST_CHARACTERS = 500
-"""Most characters of a server's own words in an error."""
 _MOST_TOKENS = 10_000_000
 """A larger count of tokens is a mistake of the server."""
 _MOST_TIMES, _MOST_MORE, _FEW_MORE = 4, 100_000, 1024
@@ -35,8 +45,6 @@ _ENDS = re.compile(
 """Special tokens before and after a text."""
 _FEW = 3
 """Tokens by which counts of the same text differ."""
-FEW_ATTEMPTS = 3
-"""Attempts at a call whose answer shows a habit of the server rather than an accident."""
 
 
 def schema_problem(text: str, schema: str) -> str | None:
@@ -58,72 +66,6 @@ def schema_problem(text: str, schema: str) -> str | None:
     except Exception:  # the schema is one that the package cannot apply, such as one that refers to another document
         return None
     return None
-
-
-class BadAnswerError(Exception):
-    """A response of a server is not an answer. The message describes the response."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: str = "ServerError",
-        helps_to_retry: bool = True,
-        may_be_billed: bool = True,
-        most_attempts: int | None = None,
-        is_outage: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        """The class of the error in the lake."""
-        self.helps_to_retry = helps_to_retry
-        self.most_attempts = most_attempts
-        """Attempts that may help; null for as many as evals.yaml allows."""
-        self.is_outage = is_outage
-        """Whether a server that is down answers like this, or not at all."""
-        self.may_be_billed = may_be_billed
-        """Whether the server may have done the work."""
-        self.reply: Reply | None = None
-        """What the server reported with it, such as the tokens; null if that is not known."""
-        self.attempts = 1
-        """Times that the call was sent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """A server's reply to a call."""
-
-    content: Any
-    """What the call reads in it, such as a `Text`."""
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    model: str | None = None
-    fingerprint: str | None = None
-    answer_id: str | None = None
-    """The name of the answer; null if the server gives none."""
-    seconds: float = 0.0
-    """From sending the call to the whole reply."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """A generated text."""
-
-    text: str
-    finish_reason: str
-    """`stop` or `length`."""
-    server_reason: str | None = None
-    """The word of the server for it; null if it gave none."""
-    reasoning: str | None = None
-    tool_calls: tuple[str, ...] = ()
-
-
-def cut(text: str) -> str:
-    """A text in one line, at most `MOST_CHARACTERS` long."""
-    line = " ".join(text.split())
-    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
 
 
 def parsed(body: bytes) -> object:

@@ -124,6 +124,12 @@ def without_nulls(body: Mapping[str, object], config: OpenAIModel) -> dict[str, 
     return {name: value for name, value in body.items() if config.extra_body.get(name, "") is not None}
 
 
+def scoring_call(config: OpenAIModel, body: Mapping[str, object], read: Callable[[Choice], object]) -> Call:
+    """A call for log-probabilities."""
+    fixed = {"model": config.model, "temperature": 0, "logprobs": 1, "return_tokens_as_token_ids": True}
+    return Call(path=COMPLETIONS, body=without_nulls({**fixed, **body, **config.extra_body}, config), read=read)
+
+
 def _prompt(request: Request, encode: Encode | None) -> dict[str, object]:
     """The part of a body that asks: messages, a text or the ids of tokens."""
     if request.messages is None:

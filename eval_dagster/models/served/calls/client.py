@@ -25,7 +25,8 @@ from aiohttp.client_reqrep import ConnectionKey
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.served.calls.answers import BadAnswerError, Reply, believable, cut, json_object, parsed, read_reply
+from eval_dagster.models.served.calls.answer_records import BadAnswerError, Reply, cut
+from eval_dagster.models.served.calls.answers import believable, json_object, parsed, read_reply
 from eval_dagster.models.served.calls.bodies import Call
 
 _HIDDEN = "(hidden)"

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError, NotEvaluatedError
-from eval_dagster.models.served.calls.answers import FEW_ATTEMPTS, BadAnswerError
+from eval_dagster.models.served.calls.answer_records import FEW_ATTEMPTS, BadAnswerError
 from eval_dagster.models.served.calls.client import PushbackError, StoppedError
 from eval_dagster.models.served.pace.pacing import Pace
 

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from eval_dagster.config.models import Price
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.calls.amounts import dollars
-from eval_dagster.models.served.calls.answers import BadAnswerError, Reply, Text
+from eval_dagster.models.served.calls.answer_records import BadAnswerError, Reply, Text
 from eval_dagster.models.served.scoring.scoring import NoScoresError, ScoredToken, ScorePlan
 from eval_dagster.records import ModelResponse, Request, ServerReport
 

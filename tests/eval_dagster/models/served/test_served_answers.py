@@ -10,12 +10,11 @@ from aiohttp import web
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelNotFoundError
-from eval_dagster.models.served.calls.answer_records import Choice
-from eval_dagster.models.served.calls.answers import BadAnswerError, Reply, Text, TextReader, believable, read_reply
+from eval_dagster.models.served.calls.answer_records import BadAnswerError, Choice, Reply, Text, read_token_logprobs
+from eval_dagster.models.served.calls.answers import TextReader, believable, read_reply
 from eval_dagster.models.served.calls.bodies import text_calls
 from eval_dagster.models.served.calls.client import Client, Headers, PushbackError, StoppedError
 from eval_dagster.models.served.calls.threads import result_of
-from eval_dagster.models.served.calls.token_logprobs import read_token_logprobs
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.scoring.scoring import echo_call, forced_call
 from eval_dagster.models.served.series import AnswerHabits

@@ -24,7 +24,8 @@ from eval_dagster.errors import NotEvaluatedError, StoreError
 from eval_dagster.gate.judgement import Attempts
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.models.served import spend
-from eval_dagster.models.served.calls.answers import BadAnswerError, TextReader, read_reply
+from eval_dagster.models.served.calls.answer_records import BadAnswerError
+from eval_dagster.models.served.calls.answers import TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.scoring.responses import failed
 from eval_dagster.pipeline import evaluate
@@ -96,7 +97,8 @@ import json, sys
 from pathlib import Path
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import NotEvaluatedError, StoreError
-from eval_dagster.models.served.calls.answers import BadAnswerError, TextReader, read_reply
+from eval_dagster.models.served.calls.answer_records import BadAnswerError
+from eval_dagster.models.served.calls.answers import TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.records import GenerationSettings, Request
 

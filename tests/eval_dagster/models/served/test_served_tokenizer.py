@@ -16,8 +16,8 @@ from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.served.calls.answer_records import Choice
 from eval_dagster.models.served.calls.answers import TextReader
 from eval_dagster.models.served.handle import ENGINE_VERSION, ServedHandle
-from eval_dagster.models.served.scoring import score_planning
-from eval_dagster.models.served.scoring.tokenizer_check import _TEXTS
+from eval_dagster.models.served.scoring import scoring
+from eval_dagster.models.served.scoring.tokenizers import _TEXTS
 from eval_dagster.progress.reporting import LogReporter, use_reporter
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, formatter_for
 from eval_dagster.records import GenerationSettings, Grammar, Message, ModelResponse, Request, Role
@@ -204,7 +204,7 @@ def test_the_price_of_forced_scoring_is_reported_before_it_starts(
     handle: Callable[..., ServedHandle], stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plans that are not kept are made again. The numbers are those of the calls that follow."""
-    monkeypatch.setattr(score_planning, "_MOST_KEPT_TOKENS", 0)
+    monkeypatch.setattr(scoring, "_MOST_KEPT_TOKENS", 0)
     stub.change(echo="ignored")
     loaded = handle(price={"input": 1000, "output": 2000}).load()
     lines: list[str] = []
