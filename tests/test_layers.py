@@ -71,14 +71,14 @@ ARROWS = {
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "models.served.calls": "config errors models records",
-    "models.served.scoring": "config errors models.served.calls models.transformers.encoding models.transformers.weights "
+    "models.served.scoring": "config errors models models.served.calls models.transformers.encoding models.transformers.weights "
     "progress records versions",
     "models.served.spend": "config errors models.served.calls stores",
     "models.served.pace": "config errors models.served.calls stores",
     "models.served.watch": "config lake.files lake.records lake.tables models.served.calls records stores",
     "models.served": "config errors lake.tables models models.pooled models.served.calls models.served.pace models.served.scoring "
     "models.served.spend models.served.watch models.transformers.weights progress records stores texts versions",
-    "models.vllm": "config errors models models.transformers.encoding models.transformers.generation "
+    "models.vllm": "config errors models models.transformers models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples records results statistics texts",
     "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.catalog lake.files "

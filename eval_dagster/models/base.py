@@ -167,6 +167,11 @@ class ModelBackend(Protocol):
         ...
 
 
+def is_scored(request: Request) -> bool:
+    """Whether a request asks for log-probabilities of given tokens, not for texts."""
+    return request.choices is not None or request.perplexity
+
+
 def cut_at_stop(text: str, stop_sequences: Sequence[str]) -> tuple[str, bool]:
     """The text before the first stop sequence, and whether there is one."""
     ends = [end for end in (text.find(stop) for stop in stop_sequences if stop) if end >= 0]

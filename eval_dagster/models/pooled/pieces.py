@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from eval_dagster.models.base import is_scored
 from eval_dagster.records import Request
 
 _LARGE_A_WORKER = 4
@@ -117,7 +118,7 @@ def in_order(pieces: Sequence[Piece]) -> list[Piece]:
 
 def _order(request: Request) -> tuple[bool, str, str]:
     """Scored requests before generated ones, and each by its prompt."""
-    return request.choices is None and not request.perplexity, request.prompt, request.request_id
+    return not is_scored(request), request.prompt, request.request_id
 
 
 def _costs(ordered: Sequence[Request]) -> _Costs:

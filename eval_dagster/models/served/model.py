@@ -15,7 +15,7 @@ from functools import partial
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelUnreachableError
-from eval_dagster.models.base import Model
+from eval_dagster.models.base import Model, is_scored
 from eval_dagster.models.pooled.pieces import Piece, cut, in_order
 from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
@@ -24,7 +24,6 @@ from eval_dagster.models.served.calls.threads import Put, Stream, result_of
 from eval_dagster.models.served.pace.attempts import ServerDownError
 from eval_dagster.models.served.pace.pacing import Pace
 from eval_dagster.models.served.scoring.responses import CallReply
-from eval_dagster.models.served.scoring.scoring import is_scored
 from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
 from eval_dagster.models.served.series import Answered, Series
 from eval_dagster.models.served.spend import CappedClient, CapReachedError, Spend

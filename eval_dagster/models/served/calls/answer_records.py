@@ -49,12 +49,8 @@ _NO_CHARACTER = "\ufffd"
 """Several tokens that are parts of characters are written like this."""
 
 
-def _text_or_none(value: object) -> str | None:
-    """A text; None for anything else, if no answer is refused for a value that says nothing about the text."""
-    return value if isinstance(value, str) and value else None
-
-
-SomeText = Annotated[str | None, BeforeValidator(_text_or_none)]
+SomeText = Annotated[str | None, BeforeValidator(lambda value: value if isinstance(value, str) and value else None)]
+"""A text; None for anything else: no answer is refused for a value that says nothing about its text."""
 
 
 class MalformedError(ValueError):

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import ModelError
+from eval_dagster.models.base import is_scored
 from eval_dagster.models.served.calls.answer_records import BadAnswerError, Choice, TokenLogprob, cut, ending_of, read_token_logprobs
 from eval_dagster.models.served.calls.bodies import Call, scoring_call
 from eval_dagster.models.served.calls.client import Client, StoppedError
@@ -433,8 +434,3 @@ class ScorePlanner:
         """The calls of a plan."""
         assert isinstance(self._scorer, Scorer), "there is a plan"
         return self._scorer.calls(plan)
-
-
-def is_scored(request: Request) -> bool:
-    """Whether a request asks for log-probabilities of given tokens."""
-    return request.choices is not None or request.perplexity

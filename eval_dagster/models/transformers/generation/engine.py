@@ -13,10 +13,19 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.decoding import Decoder
-from eval_dagster.models.transformers.generation.jobs import NOT_FINITE, Pending, Sample, Text, TextPlan, foreseen, settle
+from eval_dagster.models.transformers.generation.jobs import (
+    NOT_FINITE,
+    Pending,
+    Sample,
+    Text,
+    TextPlan,
+    ends_of,
+    foreseen,
+    require_texts,
+    settle,
+)
 from eval_dagster.models.transformers.generation.logits_processors import (
     GrammarRows,
     Grammars,
@@ -151,16 +160,8 @@ class GenerationEngine:
     def _respond_group(self, settings: GenerationSettings, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         pending: list[Pending] = []
         try:
-            if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
-                raise ModelError(f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least.")
-            if settings.num_samples > 1 and settings.temperature == 0:
-                raise ModelError(
-                    f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature "
-                    "above 0."
-                )
-            # A stop sequence that is a special token never appears in decoded text.
-            special = self._codec.tokenizer.get_added_vocab()
-            ends = tuple(dict.fromkeys([*self._end_tokens, *(special[stop] for stop in settings.stop_sequences if stop in special)]))
+            require_texts(settings)
+            ends = ends_of(settings, self._codec, self._end_tokens)
             matcher = None if settings.grammar is None else self._grammars.compile(settings.grammar, ends)
             plan = TextPlan(settings=settings, ends=ends, matcher=matcher)
         except Exception as error:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eval_dagster.errors import ModelError
 from eval_dagster.models.base import cut_at_stop
 from eval_dagster.models.transformers.encoding.tokenization import Codec, EncodedPrompt
 from eval_dagster.models.transformers.network.batching import Failure, Outcome
@@ -94,6 +95,22 @@ class TextPlan:
         text, _ = cut_at_stop(codec.decode(tokens if ended is None else tokens[:-1]), self.settings.stop_sequences)
         reason = "length" if ended is None and end is None else "stop"
         return Text(text=text, tokens=tokens, finish_reason=reason, logits=tuple(logits[: len(tokens)]), padding=padding)
+
+
+def require_texts(settings: GenerationSettings) -> None:
+    """Raise `ModelError` for settings that ask for no text, or for one text several times."""
+    if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
+        raise ModelError(f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least.")
+    if settings.num_samples > 1 and settings.temperature == 0:
+        raise ModelError(
+            f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature above 0."
+        )
+
+
+def ends_of(settings: GenerationSettings, codec: Codec, end_tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens that end a text: the model's, and stop sequences that are special tokens, which never appear in decoded text."""
+    special = codec.tokenizer.get_added_vocab()
+    return tuple(dict.fromkeys([*end_tokens, *(special[stop] for stop in settings.stop_sequences if stop in special)]))
 
 
 def foreseen(sample: Sample, plan: TextPlan) -> int:

@@ -11,7 +11,6 @@ from tiny_models import tiny_tokenizer
 
 from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.encoding.tokenization import Codec
-from eval_dagster.models.vllm import scoring
 from eval_dagster.models.vllm.engine import Call
 from eval_dagster.models.vllm.model import LoadedVllmModel
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
@@ -217,7 +216,7 @@ def test_with_an_adapter_nothing_asks_for_log_probabilities_of_prompts(codec: Co
 def test_with_an_adapter_a_text_that_would_take_too_much_memory_is_an_error_of_its_own(
     codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "_ASKED_BY_ONE", 100)
+    monkeypatch.setattr("eval_dagster.models.vllm.model._ASKED_BY_ONE", 100)
     requests = [
         Request(request_id="long", prompt=LONG, perplexity=True),
         Request(request_id="short", prompt="a dog ran", perplexity=True),
