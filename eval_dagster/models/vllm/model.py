@@ -276,7 +276,7 @@ def token_by_token(job: ScoringJob) -> ScoringJob:
 
 def _split(spans: Sequence[Span]) -> list[Span]:
     return [
-        replace(span, input=span.input[: len(span.input) + 1 - len(span.tokens) + place], tokens=(token,))
+        replace(span, input=(*span.context, *span.tokens[:place]), tokens=(token,))
         for span in spans
         for place, token in enumerate(span.tokens)
     ]

@@ -144,7 +144,7 @@ class LocalTokenizer:
     async def choices(self, request: Request) -> list[Pair]:
         """The prompt of a request and each of its choices. Raises as `Tokenizer.choices` does."""
         _, spans = self._codec.encode_choices(request)
-        return [(span.input[: len(span.input) + 1 - len(span.tokens)], span.tokens) for span in spans]
+        return [(span.context, span.tokens) for span in spans]
 
     async def windows(self, text: str, length: int | None) -> list[Pair]:
         """The windows that score each token of a text once. Raises as `Tokenizer.windows` does."""
@@ -232,7 +232,7 @@ class ServerTokenizer:
 def windows_of(start: int, tokens: Tokens, length: int | None) -> list[Pair]:
     """The windows of a text's tokens: the context of each, and what is scored after it."""
     spans = rolling_windows(start, tokens, length or len(tokens))
-    return [(span.input[: len(span.input) + 1 - len(span.tokens)], span.tokens) for span in spans]
+    return [(span.context, span.tokens) for span in spans]
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:

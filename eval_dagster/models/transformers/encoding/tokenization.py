@@ -45,6 +45,11 @@ class Span:
     tensors: Mapping[str, "torch.Tensor"] = field(default_factory=dict)
     """Inputs beside the tokens: the values of its images."""
 
+    @property
+    def context(self) -> tuple[int, ...]:
+        """The tokens before those to score."""
+        return self.input[: len(self.input) + 1 - len(self.tokens)]
+
 
 EncodedChoices = tuple[EncodedPrompt, tuple[Span, ...]]
 """A prompt, and one span a choice."""
