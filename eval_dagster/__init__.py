@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from eval_dagster.wait_policy import IS_SPINNING_LIMITED
 
 if TYPE_CHECKING:
-    from eval_dagster.api.connection import connect
     from eval_dagster.api.evaluation import evaluate
-    from eval_dagster.api.results import Results
+    from eval_dagster.api.results import Results, connect
     from eval_dagster.config.models import ModelSection
     from eval_dagster.errors import DataError, EvalDagsterError, ModelError, ModelNotFoundError, UsageError
     from eval_dagster.metrics.base import (
@@ -221,9 +220,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    "api.connection": "connect",
     "api.evaluation": "evaluate",
-    "api.results": "Results",
+    "api.results": "Results connect",
     "config.models": "ModelSection",
     "errors": "DataError EvalDagsterError ModelError ModelNotFoundError UsageError",
     "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric RowMetric",

@@ -32,7 +32,7 @@ from eval_dagster.versions.module_sources import source_of
 
 TaskChoice = str | type[BaseTask[Any]]
 """A name such as `mmlu`, `path/to/file.py:Class`, or a class."""
-ModelChoice = str | Path | Mapping[str, Any] | ModelSection | AnswerFunction
+ModelChoice = str | Path | Mapping[str, object] | ModelSection | AnswerFunction
 """A name of evals.yaml, a folder, a GGUF file, `organisation/name@commit` of the Hub, a section as in evals.yaml, or a function."""
 
 _HUB = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)@(?P<revision>[0-9a-f]{40})")
@@ -57,7 +57,7 @@ class ChosenEval:
     task: type[BaseTask[Any]]
 
 
-def choose_eval(task: TaskChoice, keys: Mapping[str, Any], name: str | None, project: Project) -> ChosenEval:
+def choose_eval(task: TaskChoice, keys: Mapping[str, object], name: str | None, project: Project) -> ChosenEval:
     """The eval for a task and settings.
 
     Args:
@@ -76,7 +76,7 @@ def choose_eval(task: TaskChoice, keys: Mapping[str, Any], name: str | None, pro
         _require_code(task)
         found, spec, default = task, f"<{task.__name__}>", str(getattr(task, "NAME", task.__name__))
     try:
-        config = EvalConfig(task=spec, **{key: value for key, value in keys.items() if value is not None})
+        config = EvalConfig.model_validate({"task": spec, **{key: value for key, value in keys.items() if value is not None}})
     except ValidationError as error:
         raise _usage_error(error) from error
     return ChosenEval(name=name or _as_name(default), config=config, task=found)
@@ -138,7 +138,7 @@ def _source(model: str, project: Project) -> Source:
     )
 
 
-def _section(model: Mapping[str, Any], project: Project) -> ModelSection:
+def _section(model: Mapping[str, object], project: Project) -> ModelSection:
     backend = str(model.get("backend"))
     try:
         if is_file(backend):

@@ -1,13 +1,18 @@
-"""The results of an evaluation as tables of pandas and as a plot."""
+"""The results of an evaluation as tables of pandas and as a plot, and a DuckDB connection that can only read the results of a home."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
 
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog import catalog
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
+from eval_dagster.project import Project, default_config_path, default_home
 from eval_dagster.stages.partition import StageFailure
 
 if TYPE_CHECKING:
@@ -106,8 +111,28 @@ def _table(lake: Lake, relation: str, partitions: Sequence[tuple[str, str]]) -> 
     import pandas as pd
 
     query = f"select * from {relation} where list_contains($evals, eval) and list_contains($models, model)"  # noqa: S608 - names are bound
-    values: dict[str, Any] = {"evals": sorted({name for name, _ in partitions}), "models": sorted({model for _, model in partitions})}
-    order = {partition: index for index, partition in enumerate(partitions)}
-    rows = [row for row in read_rows(lake, query, values) if (row["eval"], row["model"]) in order]
-    rows.sort(key=lambda row: order[row["eval"], row["model"]])
-    return pd.DataFrame(rows)
+    values = {"evals": sorted({name for name, _ in partitions}), "models": sorted({model for _, model in partitions})}
+    order, partition_of = {partition: index for index, partition in enumerate(partitions)}, itemgetter("eval", "model")
+    rows = [row for row in catalog.read_rows(lake, query, values) if partition_of(row) in order]
+    return pd.DataFrame(sorted(rows, key=lambda row: order[partition_of(row)]))
+
+
+def connect(home: Path | str | Project | None = None) -> duckdb.DuckDBPyConnection:
+    """Open the results: the relations that `eval-dagster sql` queries.
+
+    The connection can only read the results of the home, so that it is safe for statements of other people: no statement writes a file,
+    reads another one, loads an extension, opens a network connection or changes a setting. Tables that a statement creates are temporary.
+    A damaged file of the lake raises `duckdb.Error`, whose message names the file.
+
+    Args:
+        home: The folder of the results, or an open project; by default `EVAL_DAGSTER_HOME`, or `.eval_dagster` beside
+            evals.yaml (`EVAL_DAGSTER_CONFIG`, or in the current folder).
+
+    Raises:
+        QueryError: Nothing has been evaluated there yet, or the catalog cannot be read.
+    """
+    if isinstance(home, Project):
+        catalog.refresh(home.lake)
+        return catalog.connect(home.lake)
+    folder = Path(home) if home is not None else default_home(default_config_path())
+    return catalog.connect(Lake(folder.resolve()))
