@@ -141,7 +141,8 @@ def cli_page() -> str:
 
 def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The commands of a group, those of groups in it after them."""
-    for name, command in group.commands.items():
+    for name in group.commands:
+        command = group.get_command(None, name)
         yield f"{prefix}{name}", command
         if hasattr(command, "commands"):
             yield from _commands(command, f"{prefix}{name} ")

@@ -1,4 +1,4 @@
-"""The command that looks whether each night was judged, and the watch of `ui` that does the same every minute."""
+"""The command that looks whether each night was judged, the watch of `ui` that does so every minute, and the command `notify`."""
 
 import os
 import threading
@@ -9,24 +9,36 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
 from eval_dagster.cli.console import errors, out, say
 from eval_dagster.errors import ConfigError, UsageError
+from eval_dagster.notifications.delivery import notify
+from eval_dagster.notifications.messages import trial_notice
 from eval_dagster.project import Project, Remembered, default_config_path, default_home, recall, remember
 
 _EVERY_S = 60.0
 _PING_S = 20.0
 
 
-def check_nights(ping: str | None) -> None:
+def check_nights(
+    ping: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable with an address that is requested if all is well, for a monitor."),
+    ] = None,
+) -> None:
     """Print what was looked at and what is wrong. Exit status 1 if a night is missing, or the next one cannot start.
 
     `ping` names an environment variable that holds an address, which is requested if all is well.
     """
-    address = None if ping is None else _address(ping)
+    address = None if ping is None else os.environ.get(ping, "").strip()
+    if address is not None and urlsplit(address).scheme not in ("http", "https"):  # not repeated in the message: it can hold a secret
+        raise UsageError(
+            f"--ping: the environment variable {ping} holds no address; expected one that a monitor gives, such as https://hc-ping.com/..."
+        )
     from eval_dagster.assets.night_watch import watch_nights  # imported lazily: Dagster takes a second
 
     known, broken = configuration()
@@ -90,16 +102,6 @@ def configuration(project: Project | None = None) -> tuple[Remembered, ConfigErr
         return known, error
 
 
-def _address(variable: str) -> str:
-    address = os.environ.get(variable, "").strip()
-    if urlsplit(address).scheme not in ("http", "https"):  # not repeated in the message, since it can hold a secret
-        raise UsageError(
-            f"--ping: the environment variable {variable} holds no address; expected one that a monitor gives, such as "
-            "https://hc-ping.com/..."
-        )
-    return address
-
-
 def _requested(address: str) -> str | None:
     """Request an address. Returns why that failed, without the address. A redirect can lead to the login of a proxy."""
 
@@ -116,3 +118,14 @@ def _requested(address: str) -> str | None:
         return f"HTTP status {error.code}"
     except (OSError, ValueError) as error:
         return type(error).__name__
+
+
+def send_trial(suite: Annotated[str, typer.Argument(help="Suite whose `notify` in evals.yaml names the addresses.")]) -> None:
+    """Send a test notice to the addresses of a suite and print the outcome; exit status 1 if it was not sent."""
+    title, body = trial_notice(suite)
+    outcome = notify(Project.open(), suite, title=title, body=body, kind="test")
+    if outcome.is_sent:
+        out.print(outcome.words(), soft_wrap=True)
+    else:
+        errors.print(f"not sent: {outcome.words()}", style="red", soft_wrap=True)
+        raise typer.Exit(1)

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
+from dataclasses import astuple, fields
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from eval_dagster.cli.console import cell, errors, out, print_next, print_table, program_name
+from eval_dagster.cli.options import Evals, RowFormat
 from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.scored_again import Rescorer
@@ -15,17 +17,33 @@ from eval_dagster.project import Project
 from eval_dagster.records.judgements import ChangedSample, Verdict
 from eval_dagster.results.comparison import MetricComparison, cause_words, changed_samples, compare_points
 from eval_dagster.results.materializations import Materialization, MaterializationName, overall
+from eval_dagster.statistics.paired import ALPHA, Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 from eval_dagster.texts.figures import interval, number
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
+_FIELDS = (
+    *("eval", "metric", "a_model", "a_materialized_at", "b_model", "b_materialized_at"),
+    *(field.name for field in fields(Comparison)),
+    *("p_adjusted", "verdict", "causes"),
+)
+"""The columns of the formats for programs."""
 _STYLES = {Verdict.REGRESSED: "red", Verdict.IMPROVED: "green"}
 _PROMPT_END = 160
 """Characters of a prompt's end that are shown, since the question is there."""
 
 
-def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: float, samples: int, output: Format) -> None:
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A model, or one at a time: NAME@2026-01-31, NAME@previous.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The baseline, in the same forms.")],
+    *,
+    evals: Evals,
+    all_metrics: Annotated[bool, typer.Option("--all-metrics", help="Compare every metric instead of the headlines.")] = False,
+    alpha: Annotated[float, typer.Option(min=0.0, max=1.0, help="Level of significance of all comparisons together.")] = ALPHA,
+    samples: Annotated[int, typer.Option(min=0, help="Number of flipped samples to show for each eval.")] = 3,
+    output: RowFormat = Format.TABLE,
+) -> None:
     """Print by how much each eval differs between two points, the verdict, and samples that flipped.
 
     In formats other than a table, only the rows of the comparisons are printed.
@@ -54,8 +72,7 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     judged = judge_suite([Case(comparison=each.comparison, higher_is_better=each.higher_is_better) for each in shown], alpha=alpha)
     results = list(zip(shown, judged, strict=True))
     if output is not Format.TABLE:
-        rows = [_record(each, judgement) for each, judgement in results]
-        print_rows(list(rows[0]), [tuple(row.values()) for row in rows], output)
+        print_rows(_FIELDS, [_record(each, judgement) for each, judgement in results], output)
         return
     print_table(
         f"a: {a}    b: {b}", _COLUMNS, (_row(each, judgement) for each, judgement in results), right=_NUMBERS, heads=("eval", "metric")
@@ -63,13 +80,19 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     for each in found:
         if each.is_headline:
             _print_changes(each, samples)
-    regressed = [each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.REGRESSED]
+    changed = {
+        verdict: list(dict.fromkeys(each.a.eval_name for each, judgement in results if judgement.verdict is verdict)) for verdict in _STYLES
+    }
     out.print()
-    _print_verdict(results, regressed)
+    for verdict, names in changed.items():
+        if names:
+            out.print(f"a {verdict}: {', '.join(names)}", style=_STYLES[verdict])
+    if not any(changed.values()):
+        out.print("No change seen; differences below 'would be seen' could have gone unnoticed.")
     levels = [f"{suite} was at the level {level:.2g}, which --alpha {level:.2g} takes here" for suite, level in _levels(project, shown)]
     gates = f"; the last judgement of {', that of '.join(levels)}" if levels else ""
     out.print(f"All of this together was tested at alpha = {alpha:g}{gates}.", soft_wrap=True)
-    name = regressed[0] if regressed else found[0].a.eval_name
+    name = next(iter(changed[Verdict.REGRESSED]), found[0].a.eval_name)
     print_next((f"compare {a} {b} --eval {name} --samples 50", "more of the samples that flipped"))
 
 
@@ -121,7 +144,7 @@ def _without_metric(pair: tuple[Materialization, Materialization], a: str, b: st
     return f"{name}: {b} has no {headline or 'headline metric'}, the headline of {a}; both have {', '.join(common)}"
 
 
-def _row(each: MetricComparison, judgement: Judgement) -> list[Any]:
+def _row(each: MetricComparison, judgement: Judgement) -> list[object]:
     known = each.comparison
     return [
         each.a.eval_name,
@@ -138,19 +161,10 @@ def _row(each: MetricComparison, judgement: Judgement) -> list[Any]:
     ]
 
 
-def _record(each: MetricComparison, judgement: Judgement) -> dict[str, Any]:
-    return {
-        "eval": each.a.eval_name,
-        "metric": each.metric,
-        "a_model": each.a.model,
-        "a_materialized_at": each.a.materialized_at.isoformat(),
-        "b_model": each.b.model,
-        "b_materialized_at": each.b.materialized_at.isoformat(),
-        **asdict(each.comparison),
-        "p_adjusted": judgement.p_adjusted,
-        "verdict": judgement.verdict.value,
-        "causes": ", ".join(each.causes),
-    }
+def _record(each: MetricComparison, judgement: Judgement) -> list[object]:
+    points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat())]
+    judged = [judgement.p_adjusted, judgement.verdict.value, ", ".join(each.causes)]
+    return [each.a.eval_name, each.metric, *points, *astuple(each.comparison), *judged]
 
 
 def _print_changes(each: MetricComparison, most: int) -> None:
@@ -186,12 +200,3 @@ def _advantage(change: ChangedSample, higher_is_better: bool) -> float:
     if change.value is None or change.baseline_value is None:
         return 0.0
     return (change.value - change.baseline_value) * (1 if higher_is_better else -1)
-
-
-def _print_verdict(results: Sequence[tuple[MetricComparison, Judgement]], regressed: Sequence[str]) -> None:
-    improved = [each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.IMPROVED]
-    for verdict, names in ((Verdict.REGRESSED, regressed), (Verdict.IMPROVED, improved)):
-        if names:
-            out.print(f"a {verdict}: {', '.join(dict.fromkeys(names))}", style=_STYLES[verdict])
-    if not regressed and not improved:
-        out.print("No change seen; differences below 'would be seen' could have gone unnoticed.")

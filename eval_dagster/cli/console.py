@@ -5,16 +5,14 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from eval_dagster.texts.figures import interval, number
 from eval_dagster.texts.terminal import PlainConsole
 from eval_dagster.texts.visible_text import one_line
 
@@ -64,7 +62,7 @@ def print_next(*commands: tuple[str, str]) -> None:
 
 
 def print_table(
-    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), heads: Sequence[str] = ()
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = (), heads: Sequence[str] = ()
 ) -> None:
     """Print rows as a table.
 
@@ -159,34 +157,9 @@ def print_records(title: str | None, columns: Sequence[str], rows: Sequence[Sequ
             out.print(Text.assemble((column.ljust(widest), "bold"), f"  {text}"), soft_wrap=True)
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """A value as a table cell: short, on one line, and empty for null."""
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return one_line(text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…")
-
-
-def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and cells of rows of the relation `leaderboard`. Four columns are shown if a row has a value.
-
-    `differs` marks rows without a rank, `last run` results which a newer run did not replace, `mixed answers` scores
-    which mix models or states of a server, `findings` their number, or that nobody has looked for any.
-    """
-    more = [name for name in ("differs", "newer_attempt", "mixed_answers") if any(row[name] for row in rows)]
-    cells = [[*_score_row(row), *(row[name] for name in more)] for row in rows]
-    columns = [*_SCORE_COLUMNS, *(_MORE_COLUMNS[name] for name in more)]
-    if all(row["findings"] == [] for row in rows):
-        return columns, cells
-    marks = ["not checked" if row["findings"] is None else f"⚠ {len(row['findings'])}" if row["findings"] else "" for row in rows]
-    return [*columns, "findings"], [[*row, mark] for row, mark in zip(cells, marks, strict=True)]
-
-
-def _score_row(row: Mapping[str, Any]) -> list[Any]:
-    figures = [number(row["value"]), number(row["stderr"]), interval(row["ci_low"], row["ci_high"])]
-    return [row["eval"], row["rank"], row["model"], row["metric"], *figures, row["n"], row["n_errors"]]
-
-
-_SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")
-_MORE_COLUMNS = {"differs": "differs", "newer_attempt": "last run", "mixed_answers": "mixed answers"}
-SCORE_NUMBERS = ("rank", "score", "± stderr", "samples", "errors")

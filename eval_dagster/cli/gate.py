@@ -1,15 +1,26 @@
-"""Output of a suite's gate, on the command line and for CI systems."""
+"""Output of a suite's gate, on the command line and for CI systems, and the command `accept` for states that did not pass it."""
 
+import getpass
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from eval_dagster.addresses import Addresses
-from eval_dagster.cli.console import out, print_table
+from eval_dagster.cli.console import out, print_next, print_table
+from eval_dagster.cli.options import Evals, Models
+from eval_dagster.config.values import LAST_PASSED
+from eval_dagster.errors import UsageError
 from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.results import accept_states as record_acceptance
+from eval_dagster.gate.results import acceptance_line
 from eval_dagster.gate.wording import FIGURE_COLUMNS, Tone, cause_text, clearest_fall, figures, title, tone, unjudged, verdict_line
 from eval_dagster.pages.report.summaries import junit_xml, unjudged_junit, unjudged_markdown
 from eval_dagster.pages.report.summaries import markdown as markdown_summary
-from eval_dagster.records.judgements import COMPARED, Regression, Verdict
+from eval_dagster.project import Project
+from eval_dagster.records.judgements import COMPARED, Verdict
 from eval_dagster.stores.whole_files import replaced
 
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
@@ -38,7 +49,8 @@ def print_gate(result: GateResult) -> None:
     """Print the results that changed, those that were not judged with the reasons, and the verdict in a line."""
     changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
     if changed:
-        print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
+        rows = [[row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause_text(row.cause)] for row in changed]
+        print_table(f"Gate of {result.suite}", _COLUMNS, rows, right=_NUMBERS)
     out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], soft_wrap=True)
     if result.is_first:
         return
@@ -63,5 +75,26 @@ def next_command(result: GateResult) -> tuple[str, str] | None:
     return f"compare {first.model} {against} --eval {first.eval} --samples 50", "the samples that flipped, with both answers"
 
 
-def _row(row: Regression) -> list[str]:
-    return [row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause_text(row.cause)]
+def accept_states(
+    suite: Annotated[str, typer.Argument(help="Suite whose gate the states did not pass.")],
+    *,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the report.")],
+    evals: Evals,
+    models: Models,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the person; by default user@host.")] = None,
+) -> None:
+    """Record the acceptance of states that did not pass the gate, and print them."""
+    project = Project.open()
+    if not by:
+        try:
+            by = f"{getpass.getuser()}@{socket.gethostname()}"
+        except (OSError, KeyError) as error:  # a user id without a name, as in a container
+            raise UsageError("your user name is unknown; give your name: --by NAME") from error
+    accepted = record_acceptance(project, suite, evals=evals, models=models, by=by, why=why)
+    for each in accepted:
+        out.print(f"accepted  {acceptance_line(each)}", soft_wrap=True)
+    if any(each.materialized_at for each in accepted) and project.suite(suite).baseline == LAST_PASSED:
+        out.print("It is the baseline and the anchor of later results.")
+    if any(each.is_gap for each in accepted):
+        out.print("The gap does not keep the suite from passing, until its eval and model are judged again.")
+    print_next((f"run --suite {suite}", "judges the suite again"), ("sql acceptances", "all that was accepted, by whom and why"))

@@ -3,10 +3,11 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from eval_dagster.cli.console import out, print_table, program_name
 from eval_dagster.errors import UsageError
@@ -23,7 +24,9 @@ _FILES = (
 """Name of the template, path in the project's folder, and the content in words."""
 
 
-def write_project(folder: Path) -> None:
+def write_project(
+    folder: Annotated[Path, typer.Argument(help="Folder of the project; created if it does not exist.")] = Path(),
+) -> None:
     """Write the files of a new project, and print what was written and which command comes next.
 
     A `.gitignore` that exists gets one more line. If another of the files exists, or if one cannot be written, nothing is written.
@@ -36,11 +39,18 @@ def write_project(folder: Path) -> None:
         )
     source = _installed_from()
     texts = {name: (_TEMPLATES / name).read_text("utf-8").replace("INSTALLED_FROM", source) for name, *_ in _FILES}
+    made: list[Path] = []
     try:
-        with _undone_on_failure() as made:
-            rows = [(path, _write(folder / path, texts[template], made), content) for template, path, content in _FILES]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the files of a project cannot be written to {folder.resolve()} ({error}); nothing was written") from error
+        rows = [(path, _write(folder / path, texts[template], made), content) for template, path, content in _FILES]
+    except BaseException as error:
+        for path in reversed(made):
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink(missing_ok=True)
+        if isinstance(error, OSError | UnicodeDecodeError):
+            raise UsageError(f"the files of a project cannot be written to {folder.resolve()} ({error}); nothing was written") from error
+        raise
     print_table(None, ["file", "status", "content"], rows)
     if not source:
         out.print(
@@ -48,7 +58,11 @@ def write_project(folder: Path) -> None:
             "EVAL_DAGSTER of the GitHub repository to a Git address or a wheel that pip can install there.",
             soft_wrap=True,
         )
-    out.print(f"\nNext\n  {_next_command(folder)}", soft_wrap=True)
+    program, inside = program_name(), ""
+    if folder.resolve() != Path.cwd():
+        inside = f"cd {shlex.quote(str(folder))} && "
+        program = program if program == "eval-dagster" else str(Path(program).resolve())
+    out.print(f"\nNext\n  {inside}{program} run --suite nightly", soft_wrap=True)
 
 
 def _installed_from() -> str:
@@ -67,7 +81,12 @@ def _installed_from() -> str:
 def _write(path: Path, text: str, made: list[Path]) -> str:
     """Write one file, and add new files and folders to `made`. Returns what was done."""
     if path.name == _GITIGNORE and os.path.lexists(path):
-        return _add_line(path, text)
+        lines = path.read_text("utf-8")
+        if text.strip() in lines.splitlines():
+            return "unchanged"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text if lines.endswith("\n") or not lines else f"\n{text}")
+        return "one line added"
     for parent in reversed(path.parents):
         if not parent.exists():
             parent.mkdir()
@@ -76,34 +95,3 @@ def _write(path: Path, text: str, made: list[Path]) -> str:
         made.append(path)
         file.write(text)
     return "written"
-
-
-def _add_line(path: Path, line: str) -> str:
-    lines = path.read_text("utf-8")
-    if line.strip() in lines.splitlines():
-        return "unchanged"
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line if lines.endswith("\n") or not lines else f"\n{line}")
-    return "one line added"
-
-
-@contextmanager
-def _undone_on_failure() -> Iterator[list[Path]]:
-    """Yield a list of files and folders, which are removed if the block fails."""
-    made: list[Path] = []
-    try:
-        yield made
-    except BaseException:
-        for path in reversed(made):
-            if path.is_dir():
-                path.rmdir()
-            else:
-                path.unlink(missing_ok=True)
-        raise
-
-
-def _next_command(folder: Path) -> str:
-    program = program_name()
-    if folder.resolve() == Path.cwd():
-        return f"{program} run --suite nightly"
-    return f"cd {shlex.quote(str(folder))} && {program if program == 'eval-dagster' else Path(program).resolve()} run --suite nightly"

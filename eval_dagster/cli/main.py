@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from eval_dagster import users_code
-from eval_dagster.cli.app import app
+from eval_dagster.cli.app import COMMANDS, app, loaded
 from eval_dagster.cli.console import errors, say
 from eval_dagster.cli.streams import INTERRUPTED, flush, is_closed_pipe, leave_at_once, leave_closed_pipe
 from eval_dagster.errors import EvalDagsterError, UsageError, described
@@ -51,18 +51,15 @@ def full_disk_message(path: Path) -> str:
 
 def full_disk_of(path: Path) -> str | None:
     """The message that the disk of a path is full; None if it is not. Libraries report a full disk in many words."""
-    return full_disk_message(path) if _free_bytes(path) <= _LITTLE or _is_refused(path) else None
-
-
-def _is_refused(path: Path) -> bool:
-    """Whether a small file cannot be written for want of space: a user's quota may be used up on a disk that has some."""
+    if _free_bytes(path) <= _LITTLE:
+        return full_disk_message(path)
     folder = next((each for each in (path, *path.parents) if each.is_dir()), Path("/"))
-    try:
+    try:  # a user's quota may be used up on a disk that has some
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             file.write(bytes(2**16))
     except OSError as error:
-        return error.errno in _FULL
-    return False
+        return full_disk_message(path) if error.errno in _FULL else None
+    return None
 
 
 def _free_bytes(path: Path) -> int:
@@ -79,6 +76,8 @@ def _mount_of(path: Path) -> Path:
 
 def program() -> NoReturn:
     """Run the command line as a process of its own, which then ends without the interpreter's cleanup."""
+    if sys.argv[1:] and sys.argv[1] in COMMANDS:
+        loaded(sys.argv[1])  # before an interrupt is an exception, which libraries do not expect while they are imported
     if signal.getsignal(signal.SIGINT) is leave_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _unraised

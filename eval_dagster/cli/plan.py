@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
+
+import typer
 
 from eval_dagster.cli.console import errors, out, print_table
+from eval_dagster.cli.options import Evals, Models, Suite
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.lake.files import Lake, trial_lake
@@ -12,6 +16,7 @@ from eval_dagster.project import Project
 from eval_dagster.statistics.capacity import Rates, Work, fit, run_seconds
 
 _COLUMNS = ("eval", "requests", "tokens read", "tokens written", "worker seconds", "by")
+_WORKERS = (1, 8, 64)
 _ANSWERS = """
     select distinct on (r.request_id) p.prompt, p.response_type = 'completion' as is_written, r.prompt_tokens, r.output_tokens, r.worker_s
     from responses as r
@@ -34,18 +39,31 @@ class _Eval:
     """The longest time between two answers."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """An answer of a model, with the prompt that it was asked."""
+
+    prompt: str
+    is_written: bool
+    """Whether the model writes a text, instead of scoring choices."""
+    prompt_tokens: int | None
+    output_tokens: int | None
+    worker_s: float | None
+    """Null if the time of the answer is not known."""
+
+
 def plan(
-    *, suite: str | None, evals: Sequence[str], models: Sequence[str], like: str | None, workers: Sequence[int], start_s: float
+    *,
+    suite: Suite = None,
+    evals: Evals,
+    models: Models,
+    like: Annotated[str | None, typer.Option(metavar="NAME", help="Model whose rates hold for models without answers.")] = None,
+    workers: Annotated[
+        list[int] | None, typer.Option(min=1, metavar="N", help="Number of workers; may be repeated [default: 1, 8, 64].")
+    ] = None,
+    start_s: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds in which a worker starts and loads the model.")] = 0.0,
 ) -> None:
     """Print for each model what its evals cost, and how long they take on so many workers.
-
-    Args:
-        suite: Evals and models of this suite.
-        evals: Only these evals.
-        models: Only these models.
-        like: The model whose rates hold for models without answers.
-        workers: Numbers of workers.
-        start_s: Seconds in which a worker starts and loads the model.
 
     Raises:
         UsageError: No answer has times.
@@ -61,7 +79,7 @@ def plan(
         raise UsageError(_without_times([like] if like else unknown))
     for model, found in rates.items():
         if found is not None:
-            _print_plan(project, model, chosen_evals, like or model, found, workers, start_s)
+            _print_plan(project, model, chosen_evals, like or model, found, workers or _WORKERS, start_s)
     if unknown:
         errors.print(f"not planned: {_without_times(unknown)}", style="yellow", soft_wrap=True)
 
@@ -73,79 +91,69 @@ def _without_times(models: Sequence[str]) -> str:
     )
 
 
+def _rates(project: Project, model: str) -> Rates | None:
+    """Rates of a model, fitted to all its answers and trials; None if no answer has a time."""
+    evals = [_answered(lake, name, model) for lake in (project.lake, trial_lake(project.lake)) for name in project.config.evals]
+    measured = [(each.work, each.worker_s) for each in evals if each is not None and each.work and each.worker_s]
+    return fit(measured) if measured else None
+
+
 def _print_plan(
     project: Project, model: str, names: Sequence[str], like: str, rates: Rates, workers: Sequence[int], start_s: float
 ) -> None:
-    found = [_eval(project, name, model) for name in names]
-    known = [each if each.worker_s is not None or each.work is None else _estimated(each, rates) for each in found]
-    measured = {each.name for each in found if each.worker_s is not None}
-    print_table(f"{model}: work", _COLUMNS, (_cells(each, measured) for each in known), right=_COLUMNS[1:5])
+    known: list[_Eval] = []
+    rows: list[Sequence[str]] = []
+    for name in names:
+        measured = _answered(project.lake, name, model)
+        others = (_answered(project.lake, name, other) for other in project.config.models)
+        work = measured.work if measured else next((each.work for each in others if each is not None), None)
+        if work is None:
+            rows.append((name, "", "", "", "", "no answers"))
+            known.append(_Eval(name=name, work=None, worker_s=None))
+            continue
+        is_measured = measured is not None and measured.worker_s is not None
+        each = measured if measured is not None and is_measured else _Eval(name=name, work=work, worker_s=rates.seconds(work))
+        amounts = [f"{amount:,.0f}" for amount in work.amounts()]
+        rows.append((name, *amounts, f"{each.worker_s:,.2f}", "answers" if is_measured else "rates"))
+        known.append(each)
+    print_table(f"{model}: work", _COLUMNS, rows, right=_COLUMNS[1:5])
     error = "" if rates.error is None else f"; an eval that is left out of the fit is off by {rates.error:.0%} (median)"
     out.print(
         f"A worker takes {1000 * rates.request_s:.3f} ms a request, {1000 * rates.read_s:.3f} ms a token read and "
         f"{1000 * rates.written_s:.3f} ms a token written, by {rates.evals} evals of {like}{error}.",
         soft_wrap=True,
     )
-    if any(each.work for each in known):
-        _print_times(model, known, workers, start_s)
+    if requests := sum(each.work.requests for each in known if each.work):
+        total = sum(each.worker_s or 0.0 for each in known)
+        longest = max(each.longest_s for each in known)
+        times = [run_seconds(total, workers=count, requests=requests, longest_s=longest, start_s=start_s) for count in workers]
+        cells = [
+            (count, f"{seconds:,.1f}", f"{(total + start_s) / count / seconds:.0%}" if seconds else "")
+            for count, seconds in zip(workers, times, strict=True)
+        ]
+        print_table(f"{model}: time", ("workers", "seconds", "efficiency"), cells, right=("workers", "seconds", "efficiency"))
     if missing := [each.name for each in known if each.work is None]:
         errors.print(
             f"not planned: {', '.join(missing)}, which no model has answered; evaluate one of them first", style="yellow", soft_wrap=True
         )
 
 
-def _print_times(model: str, known: Sequence[_Eval], workers: Sequence[int], start_s: float) -> None:
-    total = sum(each.worker_s or 0.0 for each in known)
-    requests = sum(each.work.requests for each in known if each.work)
-    longest = max((each.longest_s for each in known), default=0.0)
-    times = [run_seconds(total, workers=count, requests=requests, longest_s=longest, start_s=start_s) for count in workers]
-    rows = [
-        (count, f"{seconds:,.1f}", f"{(total + start_s) / count / seconds:.0%}" if seconds else "")
-        for count, seconds in zip(workers, times, strict=True)
-    ]
-    print_table(f"{model}: time", ("workers", "seconds", "efficiency"), rows, right=("workers", "seconds", "efficiency"))
-
-
-def _rates(project: Project, model: str) -> Rates | None:
-    """Rates of a model, fitted to all its answers and trials; None if no answer has a time."""
-    evals = [
-        each
-        for lake in (project.lake, trial_lake(project.lake))
-        for name in project.config.evals
-        if (each := _answered(lake, name, model)) is not None
-    ]
-    measured = [(each.work, each.worker_s) for each in evals if each.work and each.worker_s]
-    return fit(measured) if measured else None
-
-
-def _eval(project: Project, name: str, model: str) -> _Eval:
-    """The plan of an eval by the model's answers, or by the answers of another model."""
-    if own := _answered(project.lake, name, model):
-        return own
-    others = (_answered(project.lake, name, other) for other in project.config.models)
-    return _Eval(name=name, work=next((each.work for each in others if each is not None), None), worker_s=None)
-
-
-def _estimated(each: _Eval, rates: Rates) -> _Eval:
-    assert each.work is not None
-    return _Eval(name=each.name, work=each.work, worker_s=rates.seconds(each.work))
-
-
 def _answered(lake: Lake, name: str, model: str) -> _Eval | None:
     """The answers of a model to an eval; None if there are none."""
     if lake.current("responses", name, model) is None:
         return None
-    rows = read_rows(lake, _ANSWERS, {"eval": name, "model": model})
-    if not rows:
+    answers = [_Answer(**row) for row in read_rows(lake, _ANSWERS, {"eval": name, "model": model})]
+    if not answers:
         return None
-    shared = [0, *(_shared(before["prompt"], after["prompt"]) for before, after in pairwise(rows))]
+    # A worker reads the beginning that a prompt shares with the one before it once.
+    shared = [0, *(_shared(before.prompt, after.prompt) for before, after in pairwise(answers))]
     read = sum(
-        (row["prompt_tokens"] or 0) * (1 - common / max(1, len(row["prompt"]))) + (0 if row["is_written"] else row["output_tokens"] or 0)
-        for row, common in zip(rows, shared, strict=True)
+        (each.prompt_tokens or 0) * (1 - common / max(1, len(each.prompt))) + (0 if each.is_written else each.output_tokens or 0)
+        for each, common in zip(answers, shared, strict=True)
     )
-    work = Work(requests=len(rows), tokens_read=read, tokens_written=sum(row["output_tokens"] or 0 for row in rows if row["is_written"]))
-    times = [row["worker_s"] for row in rows]
-    is_known = None not in times
+    work = Work(requests=len(answers), tokens_read=read, tokens_written=sum(each.output_tokens or 0 for each in answers if each.is_written))
+    times = [each.worker_s for each in answers if each.worker_s is not None]
+    is_known = len(times) == len(answers)
     return _Eval(name=name, work=work, worker_s=sum(times) if is_known else None, longest_s=max(times) if is_known else 0.0)
 
 
@@ -156,10 +164,3 @@ def _shared(one: str, other: str) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
     return low
-
-
-def _cells(each: _Eval, measured: set[str]) -> Sequence[str]:
-    if each.work is None:
-        return each.name, "", "", "", "", "no answers"
-    amounts = [f"{amount:,.0f}" for amount in each.work.amounts()]
-    return each.name, *amounts, f"{each.worker_s:,.2f}", "answers" if each.name in measured else "rates"

@@ -1,46 +1,96 @@
-"""The command that evaluates."""
+"""The command `run`. With `--limit` it keeps the results apart from published ones."""
 
 import logging
 import os
 import sys
 import time
+import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import typer
 
-from eval_dagster.cli.console import WarningHandler, errors, out, say
-from eval_dagster.cli.run_summary import NOT_EVALUATED, print_end, print_not_evaluated, read_end
-from eval_dagster.cli.sql import print_leaderboard
+from eval_dagster.cli.console import WarningHandler, errors, out, print_next, say
+from eval_dagster.cli.leaderboard import print_leaderboard
+from eval_dagster.cli.options import Evals, Models, Suite
+from eval_dagster.cli.run_summary import (
+    NOT_EVALUATED,
+    all_errors,
+    cost_line,
+    print_end,
+    print_not_evaluated,
+    read_end,
+    request_counts,
+    work_done,
+)
+from eval_dagster.cli.status import print_states
 from eval_dagster.cli.tables import require_writable
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.judgement import require_sensible_gate
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
+from eval_dagster.lake.records import read_attempts
+from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import current_reporter, use_reporter
 from eval_dagster.project import Project
+from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
 from eval_dagster.texts.figures import counted
 from eval_dagster.texts.terminal import PlainConsole
 
-if TYPE_CHECKING:
-    from eval_dagster.assets.runs.run_summaries import RunSummary
-
 
 def run(
-    *, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None, launch: bool = False
+    *,
+    suite: Suite = None,
+    evals: Evals,
+    models: Models,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Trial: evaluate at most N samples a subject; published results do not change.", metavar="N")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result of the suite's gate as JUnit XML.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result of the suite's gate as Markdown.")] = None,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="Let the Dagster instance launch one run for each model, and follow these.")
+    ] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what the same command with --launch has launched.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be made and asked, and why; make and ask nothing. Exit status 4: something.")
+    ] = False,
 ) -> None:
-    """Evaluate, and print the leaderboard and the gate's result of a suite. With `launch`, the Dagster instance launches the runs.
+    """Evaluate, and print the leaderboard and the gate's result of a suite; or do for the same evals and models what an option says.
 
     An eval or a model that cannot be evaluated is a failure that does not stop the others. Exit status 1 if an evaluation failed, or the
     suite regressed or is incomplete; 3 if a cap is the only reason for that.
 
     Raises:
-        UsageError: Nothing can be evaluated, and no suite is to be judged.
+        UsageError: Options exclude each other, or nothing can be evaluated, and no suite is to be judged.
     """
+    if (launch or cancel) and (limit is not None or (launch and cancel)):
+        raise UsageError("--launch, --cancel and --limit exclude each other; choose one")
+    if dry_run and (launch or cancel or junit or markdown):
+        raise UsageError("--dry-run makes nothing, so that --launch, --cancel, --junit and --markdown do not go with it")
     project = Project.open()
+    chosen = partial(project.select, suite=suite, evals=evals, models=models)
+    if dry_run:
+        print_states(project if limit is None else project.trial(limit), *chosen(), fetches=True)
+        return
+    if cancel:
+        _cancel(project, *chosen(), suite)
+        return
+    if limit is not None:
+        if junit or markdown:
+            raise UsageError(
+                "a trial (--limit) is judged by no gate, so there is nothing to write for --junit and --markdown; run without --limit"
+            )
+        options = [("--suite", suite)] if suite else []
+        options += [*(("--eval", name) for name in evals), *(("--model", name) for name in models)]
+        whole = " ".join(["run", *(f"{option} {name}" for option, name in options)])
+        _run_trial(project, *chosen(), limit, whole)
+        return
     for option, file in (("--junit", junit), ("--markdown", markdown)):
         if file is not None and suite is None:
             raise UsageError(f"{option} writes the result of a suite's gate; name the suite: --suite NAME")
@@ -48,7 +98,7 @@ def run(
             require_writable(option, file)
             if file.is_file() and not file.is_symlink():
                 file.unlink()  # the result of an earlier run must not stand for this one, however this one ends
-    chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
+    chosen_evals, chosen_models = chosen()
     project.lake.begin()
     if suite is not None:
         require_sensible_gate(project, suite)
@@ -61,7 +111,11 @@ def run(
     started = time.monotonic()
     with reporting():
         if launch:
-            summary = launched(project, chosen_evals, chosen_models, suite)
+            from eval_dagster.assets.runs.launched_runs import Launch, launch_evaluation
+
+            # Ctrl-C ends the following alone.
+            tell = current_reporter().note
+            summary = launch_evaluation(Launch(project=project, evals=chosen_evals, models=chosen_models, suite=suite, tell=tell))
         else:
             summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
     if suite is not None and summary.gate is None:
@@ -108,23 +162,59 @@ def warn_of_problems(project: Project, evals: Sequence[str], models: Sequence[st
         errors.print(f"{' and '.join(counts)} cannot be evaluated; {rest}", style="yellow")
 
 
-def launched(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> "RunSummary":
-    """Let the Dagster instance launch the runs, and follow them. Ctrl-C ends the following alone."""
-    from eval_dagster.assets.runs.launched_runs import Launch, launch_evaluation
-
-    tell = current_reporter().note
-    return launch_evaluation(Launch(project=project, evals=evals, models=models, suite=suite, tell=tell))
-
-
-def cancel(*, suite: str | None, evals: Sequence[str], models: Sequence[str]) -> None:
+def _cancel(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> None:
     """Cancel what the same command with `--launch` has launched."""
     from eval_dagster.assets.runs.launched_runs import Launch, cancel_evaluation
 
-    project = Project.open()
-    chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
-    ids = cancel_evaluation(Launch(project=project, evals=chosen_evals, models=chosen_models, suite=suite))
+    ids = cancel_evaluation(Launch(project=project, evals=evals, models=models, suite=suite))
     names = ", ".join(run_id[:8] for run_id in ids)
     out.print(f"Runs that are being canceled: {names}" if ids else "There is no such run that has not ended.")
+
+
+def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], limit: int, whole: str) -> None:
+    """Evaluate at most `limit` samples a subject and print the trial's leaderboard; exit status 1 if something failed.
+
+    No published result changes: no table of the lake, no record of Dagster or MLflow, no judgement and no report. The answers go to the
+    project's cache. `whole` is the command that evaluates the same without a limit.
+    """
+    project.lake.begin()
+    warn_of_problems(project, evals, models, models, is_judged=False)
+    trial = project.trial(limit)
+    out.print(f"Trial of at most {limit} samples a subject: no published result changes, and no suite is judged.", style="bold")
+    started, run_id = time.monotonic(), uuid.uuid4().hex
+    partitions = [(eval_name, model) for model in models for eval_name in evals]
+    with reporting():
+        outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=run_id, reporter=current_reporter()))
+    print_leaderboard(trial.lake, title="Trial", chosen=(evals, models))
+    results = [each for each in outcomes if isinstance(each, StageResult)]
+    attempts = read_attempts(trial.lake, run_ids=[run_id])
+    computed, answered = request_counts(attempts)
+    current = sum(each.cached for each in results)
+    out.print(work_done(computed, answered, len(results) - current, current, time.monotonic() - started))
+    if cost := cost_line(attempts):
+        out.print(cost)
+    out.print(f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)", soft_wrap=True)
+    print_next(
+        ("sql sample_results --trial", "prompt, answer, gold and score of each sample"),
+        ("leaderboard --trial", "all trials"),
+        (whole, "all samples, published; answers of the trial come from the cache"),
+    )
+    ended = [
+        (each.is_limited, f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}")
+        for each in outcomes
+        if isinstance(each, StageFailure)
+    ]
+    empty = [tuple(row.values()) for row in read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")]
+    failures = [message for is_limited, message in ended if not is_limited]
+    failures += [all_errors(trial, *key) for key in empty if key in partitions]
+    limited = [message for is_limited, message in ended if is_limited]
+    for message in failures:
+        say(errors, "failed", message, style="red")
+    for message in dict.fromkeys(warning for each in results for warning in each.warnings if warning not in failures):
+        say(errors, "warning", message, style="yellow")
+    print_not_evaluated(limited)
+    if failures or limited:
+        raise typer.Exit(1 if failures else NOT_EVALUATED)
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import errors, out, print_next, say
@@ -48,6 +47,8 @@ class RunEnd:
     """Whether a sample of these evals and models has an error."""
     has_confident_errors: bool
     """Whether the relation of that name has a row of these evals and models."""
+    excused: Collection[str]
+    """The beginnings of failure messages that the suite does without: an accepted gap, or one that `require` allows."""
 
     @property
     def failed(self) -> Sequence[Attempt]:
@@ -57,24 +58,17 @@ class RunEnd:
     @property
     def is_failed(self) -> bool:
         """Whether anything failed, or the suite's gate did for another reason than a cap."""
+        gate = self.summary.gate
+        is_gate_failed = gate is not None and gate.is_failed
+        if gate is not None and is_gate_failed and not gate.red and gate.missing:
+            capped = {(each.eval, each.model) for each in self.attempts if each.status == "not evaluated"}
+            is_gate_failed = not {(row.eval, row.model) for row in gate.missing} <= capped
         is_counted = any(not self.is_excused(message) for message in self.summary.failures)
-        return bool(is_counted or self.unscored or self.untracked or self._has_failed_gate)
+        return bool(is_counted or self.unscored or self.untracked or is_gate_failed)
 
     def is_excused(self, failure: str) -> bool:
-        """Whether the suite does without the failed result: it is an accepted gap, or `require` allows the gap."""
-        return failure.partition(": ")[0] in self._excused
-
-    @cached_property
-    def _excused(self) -> set[str]:
-        return excused(self.summary.gate, self.attempts)
-
-    @property
-    def _has_failed_gate(self) -> bool:
-        gate = self.summary.gate
-        if gate is None or not gate.is_failed:
-            return False
-        capped = {(each.eval, each.model) for each in self.attempts if each.status == "not evaluated"}
-        return bool(gate.red) or not gate.missing or not {(row.eval, row.model) for row in gate.missing} <= capped
+        """Whether the suite does without the failed result."""
+        return failure.partition(": ")[0] in self.excused
 
 
 def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], models: Sequence[str]) -> RunEnd:
@@ -82,18 +76,20 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
     asked = "eval in (select unnest($evals)) and model in (select unnest($models))"
     names = {"evals": list(evals), "models": list(models)}
     scores = read_rows(project.lake, f"select eval, model, n from leaderboard where {asked}", names)  # noqa: S608 - names are bound
-    rows = [(row["eval"], row["model"], row["n"]) for row in scores]
+    rows = [tuple(row.values()) for row in scores]
     untracked = f"select distinct eval, model from metrics where mlflow_run_id is null and {asked}"  # noqa: S608 - as above
     empty = [(name, model) for name, model, count in rows if not count]
+    attempts = read_attempts(project.lake, run_ids=summary.run_ids)
     return RunEnd(
         summary=summary,
         judged=[(name, model) for name, model, _ in rows],
         scored=[(name, model) for name, model, count in rows if count],
-        attempts=read_attempts(project.lake, run_ids=summary.run_ids),
+        attempts=attempts,
         unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
         untracked=0 if project.tracker.is_server else len(read_rows(project.lake, untracked, names)),
         has_errors=_has_row(project, f"from errors where {asked}", names),
         has_confident_errors=_has_row(project, f"from confident_errors where {asked}", names),
+        excused=excused(summary.gate, attempts),
     )
 
 

@@ -2,14 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
 
 import typer
 
 from eval_dagster.cli.console import errors, out, print_next, print_table, say
+from eval_dagster.cli.options import Evals, Models, RowFormat, Suite
 from eval_dagster.cli.tables import Format, print_rows
-from eval_dagster.freshness import Cell, PartitionState, partition_states
+from eval_dagster.freshness import PartitionState, partition_states
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, partition_key
 from eval_dagster.texts.figures import counted, dollars
@@ -32,21 +33,32 @@ _MINUTE, _HOUR = 60, 3600
 
 def show_states(
     *,
-    suite: str | None,
+    suite: Suite = None,
+    evals: Evals,
+    models: Models,
+    everything: Annotated[bool, typer.Option("--all", help="Also show evals and models of which nothing would be made.")] = False,
+    output: RowFormat = Format.TABLE,
+) -> None:
+    """Print what a run would make of evals and models; raises as `print_states`. Nothing is fetched."""
+    project = Project.open()
+    print_states(project, *project.select(suite=suite, evals=evals, models=models), everything=everything, output=output)
+
+
+def print_states(
+    project: Project,
     evals: Sequence[str],
     models: Sequence[str],
-    limit: int | None = None,
+    *,
     fetches: bool = False,
     everything: bool = False,
     output: Format = Format.TABLE,
 ) -> None:
-    """Print what a run would make of evals and models.
+    """Print what a run of a project, or of a trial of it, would make.
 
     Args:
-        suite: Evals and models of this suite.
-        evals: Only these evals.
-        models: Only these models.
-        limit: That of a trial.
+        project: The project.
+        evals: Its evals.
+        models: Its models.
         fetches: Whether datasets may be fetched.
         everything: Whether evals and models are shown of which nothing would be made.
         output: The format. JSON and CSV have a row for each stage, and all evals and models.
@@ -54,10 +66,7 @@ def show_states(
     Raises:
         typer.Exit: Something would be made (exit status 4), or is broken or cannot be told (1).
     """
-    project = Project.open()
-    chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
-    seen = project if limit is None else project.trial(limit)
-    states = list(partition_states(seen, chosen_evals, chosen_models, fetches=fetches))
+    states = list(partition_states(project, evals, models, fetches=fetches))
     if output is Format.TABLE:
         _print_states(states, everything=everything)
     else:
@@ -68,7 +77,7 @@ def show_states(
         raise typer.Exit(STALE)
 
 
-def _rows(state: PartitionState) -> Iterable[Sequence[Any]]:
+def _rows(state: PartitionState) -> Iterable[Sequence[object]]:
     known = state.estimate
     for cell in state.cells.values():
         asked = [known.requests, known.is_exact, known.seconds, known.cost, known.basis]
@@ -95,26 +104,29 @@ def _print_states(states: Sequence[PartitionState], *, everything: bool) -> None
         print_next(("leaderboard", "the results"))
         return
     out.print(_summary(states, fresh), soft_wrap=True)
-    broken = [state for state in states if not state.is_known]
-    if broken:
-        say(errors, "not known", f"{len(broken)} of {len(states)} are broken or cannot be told, for the reasons above", style="yellow")
-    print_next(*_commands(states), ("status --format json", "each stage with its causes, for programs"))
-
-
-def _commands(states: Sequence[PartitionState]) -> Iterable[tuple[str, str]]:
-    """The command that makes something, if a run would, and those that look at what is broken."""
+    if unknown := sum(not state.is_known for state in states):
+        say(errors, "not known", f"{unknown} of {len(states)} are broken or cannot be told, for the reasons above", style="yellow")
+    commands = []
     if any(cell.is_made for state in states for cell in state.cells.values()):
-        yield "run", "makes what is missing or stale"
+        commands.append(("run", "makes what is missing or stale"))
     broken = [(state, cell.stage) for state in states for cell in state.cells.values() if cell.state == "broken"]
     of_tasks = [state.eval for state, stage in broken if stage != "model_outputs"]
     if of_tasks:
-        yield f"tasks {of_tasks[0]}", "an example of this eval, with checks of its prompts; correct what the message above names"
+        purpose = "an example of this eval, with checks of its prompts; correct what the message above names"
+        commands.append((f"tasks {of_tasks[0]}", purpose))
     if len(of_tasks) < len(broken):
-        yield "models", "whether the engine and the files of each model are there"
+        commands.append(("models", "whether the engine and the files of each model are there"))
+    print_next(*commands, ("status --format json", "each stage with its causes, for programs"))
 
 
 def _summary(states: Sequence[PartitionState], fresh: int) -> str:
-    made = Counter(stage for state in states for stage, cell in _once(states, state) if cell.is_made)
+    first = {state.eval: state for state in reversed(states)}  # all models share the dataset of an eval, which counts for the first one
+    made = Counter(
+        stage
+        for state in states
+        for stage, cell in state.cells.items()
+        if cell.is_made and (stage in list(STAGES)[1:] or state is first[state.eval])
+    )
     parts = ", ".join(f"{_TITLES[stage]} of {count}" for stage, count in made.items())
     estimates = [state.estimate for state in states if not state.is_fresh]
     known = sum(each.requests or 0 for each in estimates)
@@ -131,13 +143,7 @@ def _summary(states: Sequence[PartitionState], fresh: int) -> str:
     return f"{fresh} of {len(states)} are up to date. A run would make: {parts}. {requests}; model time {time}{cost}."
 
 
-def _once(states: Sequence[PartitionState], state: PartitionState) -> Iterable[tuple[str, Cell]]:
-    """The stages of a partition. All models share the dataset of an eval; it counts for the first one."""
-    first = next(each for each in states if each.eval == state.eval)
-    return ((stage, cell) for stage, cell in state.cells.items() if stage in list(STAGES)[1:] or state is first)
-
-
-def _sum(amounts: Sequence[float | None], shown: Any) -> str:
+def _sum(amounts: Sequence[float | None], shown: Callable[[float], str]) -> str:
     known = [amount for amount in amounts if amount is not None]
     if not known:
         return "unknown"
@@ -151,11 +157,9 @@ def _cells(state: PartitionState) -> Sequence[str]:
     time = "" if found.requests == 0 else "unknown" if found.seconds is None else f"~ {_duration(found.seconds)}"
     unpriced = "unknown" if found.has_price else "no price"
     cost = "" if found.requests == 0 else unpriced if found.cost is None else f"~ {dollars(found.cost)}"
-    return [state.eval, state.model, *(_cell(state.cells[stage]) for stage in STAGES), requests, time, cost]
-
-
-def _cell(cell: Cell) -> str:
-    return f"stale: {', '.join(cell.causes)}" if cell.causes else cell.state
+    cells = [state.cells[stage] for stage in STAGES]
+    named = [f"stale: {', '.join(cell.causes)}" if cell.causes else cell.state for cell in cells]
+    return [state.eval, state.model, *named, requests, time, cost]
 
 
 def _notes(state: PartitionState) -> Iterable[str]:

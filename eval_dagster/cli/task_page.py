@@ -1,37 +1,47 @@
-"""The command `tasks NAME`: shows the facts of a task and an example prompt, and checks its prompts."""
+"""The command `tasks`: with a name it shows the facts of a task and an example prompt, and checks its prompts."""
 
+import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from eval_dagster.cli import task_facts
 from eval_dagster.cli.console import errors, out, say
-from eval_dagster.cli.prompt_view import print_prompt
-from eval_dagster.cli.task_facts import TaskClass
-from eval_dagster.cli.task_list import open_project
+from eval_dagster.cli.show import print_prompt
+from eval_dagster.cli.task_list import (
+    TaskClass,
+    dataset_of,
+    fewshot_of,
+    language_name,
+    list_registry,
+    list_tasks,
+    metric_names,
+    open_project,
+    source_of,
+)
 from eval_dagster.config.schema import EvalConfig
 from eval_dagster.errors import DataError, UsageError, WholeEvalError
-from eval_dagster.metrics.base import RowMetric
+from eval_dagster.metrics.base import RowMetric, response_kind
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
-from eval_dagster.prompts.checks import CheckedPrompt, checked_prompt
+from eval_dagster.prompts.checks import checked_prompt
 from eval_dagster.prompts.fewshot import FewshotPool
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, checked, failed_prompt, fewshot_pool, render_sample, unreadable_prompt
-from eval_dagster.records import Sample, Status
+from eval_dagster.records import Completion, Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
 from eval_dagster.stages.partition import allowed_execution
 from eval_dagster.stages.prompts import shared_names
 from eval_dagster.stages.snapshot import check_names
 from eval_dagster.task_files.loading import select_subjects
-from eval_dagster.tasks.base import Formatter
+from eval_dagster.tasks.base import BaseTask, Formatter, subject_name
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of
 from eval_dagster.texts.figures import counted, did_you_mean
@@ -41,6 +51,8 @@ _LINTED_ROWS = 200
 """Rows of a subject that are linted."""
 _LINTED_SUBJECTS = 20
 """Subjects whose rows are linted, if they are on this machine; of a dataset of the Hub, the first one."""
+_SUBJECTS = 4
+"""Names of subjects that are shown."""
 
 
 class PromptFormat(StrEnum):
@@ -50,6 +62,29 @@ class PromptFormat(StrEnum):
     CHAT = "chat"
     LLAMA3 = "llama3"
     IDENTITY = "identity"
+
+
+def tasks(
+    name: Annotated[list[str] | None, typer.Argument(help="Task, eval, path/to/file.py:Class or lm_eval:NAME to show and check.")] = None,
+    shots: Annotated[int | None, typer.Option(min=0, help="Number of few-shot examples; by default that of the eval or the task.")] = None,
+    prompt_format: Annotated[
+        PromptFormat | None, typer.Option("--format", help="Format of the prompt; by default that of the model, or plain.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Model whose prompt format, or `chat` template, is used; by default the first with one."),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="REGISTRY", help="List names of another package, lm_eval say: those that hold every word of NAME.")
+    ] = None,
+) -> None:
+    """List tasks, or names of another package, or show one task."""
+    if source is not None:
+        list_registry(source, name or [])
+    elif not name:
+        list_tasks()
+    else:
+        show_task(" ".join(name), shots, prompt_format, model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +165,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
         raise problem
     task, settings = _chosen(project, name)
     given = settings.num_fewshot if shots is None else shots
-    _print_facts(name, task, task_facts.fewshot(task, given, settings.fewshot_strategy))
+    _print_facts(name, task, fewshot_of(task, given, settings.fewshot_strategy))
     formatter = _formatter(project, prompt_format, model)
     shots = task.customary().num_fewshot if given is None else given
     pages = _pages(project, task, settings, shots, formatter)
@@ -189,58 +224,63 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
 def _pages(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> Iterator[_Page]:
     """The rows of the first subject, then of the others, if they are on this machine."""
     shots, subjects = shots_of(task_class, shots), select_subjects(task_class, settings.subjects)
-    is_local = task_class.SUBJECT_FIELD is not None or task_facts.dataset(task_class).startswith(("own rows", "folder"))
-    for subject in subjects[: _LINTED_SUBJECTS if is_local else 1]:
-        yield _read(project, task_class, settings, shots, formatter, subject)
-
-
-def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter, subject: str) -> _Page:
+    is_local = task_class.SUBJECT_FIELD is not None or dataset_of(task_class).startswith(("own rows", "folder"))
     with_examples = shots > 0
-    project.reader.check(task_class, [subject], fewshot=with_examples)
-    task = task_class(num_fewshot=shots)
-    read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject, task.ID_FIELD)
-    if isinstance(task, OrderedTask):
-        task.prepare(read)
-    of_examples = [sample for sample in read if with_examples and sample.split == task.FEWSHOT_SPLIT]
-    examples = [sample for sample in of_examples if is_whole(sample.row)]
-    if lost := len(of_examples) - len(examples):
-        words = f"{lost} of {counted(len(of_examples), 'row')} of the split {task.FEWSHOT_SPLIT!r} of the examples"
-        say(errors, "warning", f"{words} are damaged, and never drawn as examples", style="yellow")
-    rendering = Rendering(
-        task=task,
-        formatter=formatter,
-        num_fewshot=shots,
-        seed=settings.seed,
-        sampling_seed=settings.sampling_seed,
-        strategy=settings.fewshot_strategy,
-        sets=settings.fewshot_sets,
-        num_samples=settings.num_samples,
-    )
-    if isinstance(task, AdapterTask):
-        task.prepare(read, rendering.settings)
-    asked = [sample for sample in read if sample.split == task.SAMPLE_SPLIT]
-    return _Page(
-        rendering=rendering if isinstance(task, AdapterTask | OrderedTask) else rendering.knowing(asked),
-        samples=asked,
-        pool=fewshot_pool(task, examples),
-    )
+    for subject in subjects[: _LINTED_SUBJECTS if is_local else 1]:
+        project.reader.check(task_class, [subject], fewshot=with_examples)
+        task = task_class(num_fewshot=shots)
+        read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject, task.ID_FIELD)
+        if isinstance(task, OrderedTask):
+            task.prepare(read)
+        of_examples = [sample for sample in read if with_examples and sample.split == task.FEWSHOT_SPLIT]
+        examples = [sample for sample in of_examples if is_whole(sample.row)]
+        if lost := len(of_examples) - len(examples):
+            words = f"{lost} of {counted(len(of_examples), 'row')} of the split {task.FEWSHOT_SPLIT!r} of the examples"
+            say(errors, "warning", f"{words} are damaged, and never drawn as examples", style="yellow")
+        rendering = Rendering(
+            task=task,
+            formatter=formatter,
+            num_fewshot=shots,
+            seed=settings.seed,
+            sampling_seed=settings.sampling_seed,
+            strategy=settings.fewshot_strategy,
+            sets=settings.fewshot_sets,
+            num_samples=settings.num_samples,
+        )
+        if isinstance(task, AdapterTask):
+            task.prepare(read, rendering.settings)
+        asked = [sample for sample in read if sample.split == task.SAMPLE_SPLIT]
+        yield _Page(
+            rendering=rendering if isinstance(task, AdapterTask | OrderedTask) else rendering.knowing(asked),
+            samples=asked,
+            pool=fewshot_pool(task, examples),
+        )
 
 
 def _print_facts(name: str, task: TaskClass, fewshot: str) -> None:
     out.print(f"{name} · {task.NAME}" if name != task.NAME else name, style="bold")
-    if text := task_facts.description(task):
+    if text := " ".join(inspect.cleandoc(task.__doc__ or "").partition("\n\n")[0].split()):
         out.print(text)
     out.print()
-    headline, *others = task_facts.metrics(task)
+    headline, *others = metric_names(task)
+    texts = ""
+    if not issubclass(task, AdapterTask) and any(response_kind(metric) is Completion for metric in task.METRICS):
+        texts = "the task sets no maximum: generation.max_tokens of the model applies, else the rest of its context"
+        if (most := task.customary().max_tokens) is not None:
+            texts = f"at most {most} tokens, fewer if generation.max_tokens of the model is lower"
+        elif task._create_samples is not BaseTask._create_samples:  # as a Doc does by its generation_size
+            texts = "each question may set a maximum; without one generation.max_tokens of the model applies, else the rest of its context"
+    subjects = [subject_name(subject) for subject in task.SUBJECTS]
+    first = f"{len(subjects)}: {', '.join(subjects[:_SUBJECTS])}{', …' if len(subjects) > _SUBJECTS else ''}"
     facts = {
         "type": task.RESPONSE_TYPE.value,
         "metrics": ", ".join([f"{headline} (headline)" if others else headline, *others]),
         "few-shot": fewshot,
-        "texts": task_facts.text_length(task),
-        "dataset": task_facts.dataset(task),
-        "subjects": task_facts.subjects(task),
-        "language": task_facts.language(task.LANGUAGE),
-        "source": task_facts.source(task),
+        "texts": texts,
+        "dataset": dataset_of(task),
+        "subjects": subjects[0] if len(subjects) == 1 else first,
+        "language": language_name(task.LANGUAGE),
+        "source": source_of(task),
     }
     table = Table.grid(padding=(0, 3))
     for fact, value in facts.items():
@@ -299,7 +339,12 @@ def _print_checks(rendered: _Rendered, project: Project, *, mark: str) -> bool:
         _print_unchecked("the metrics, which the other package computes")
         return True
     with allowed_execution(project):
-        found = [(sample, each) for sample in first for each in _checked(page, sample)]
+        formatter = page.rendering.formatter
+        found = [
+            (sample, checked_prompt(page.rendering.task, sample, prompt, formatter=formatter))
+            for sample in first
+            for prompt in page.prompts(sample)
+        ]
         not_tried = [metric.NAME for metric in page.rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]
     problems = [f"row {sample.row_index}: {problem}" for sample, each in found for problem in each.problems]
     told = {name for _, each in found for name in each.told}
@@ -329,11 +374,6 @@ def _print_checks(rendered: _Rendered, project: Project, *, mark: str) -> bool:
     for problem in problems:
         errors.print(f"  {problem}", soft_wrap=True)
     return False
-
-
-def _checked(page: _Page, sample: Sample) -> Iterator[CheckedPrompt]:
-    for prompt in page.prompts(sample):
-        yield checked_prompt(page.rendering.task, sample, prompt, formatter=page.rendering.formatter)
 
 
 def _print_unchecked(what: str) -> None:

@@ -43,7 +43,12 @@ def main() -> None:
         os.environ |= {"DAGSTER_IS_DEV_CLI": "1", "DAGSTER_verbose": ""}
         with _code_servers(instance, arguments.workspace) as workspace, _daemon(workspace) as daemon:
             with _web_server(instance, workspace, arguments.host, arguments.port) as server:
-                threading.Thread(target=_end_with, args=(daemon, server), daemon=True).start()
+
+                def end_with_daemon() -> None:
+                    daemon.wait()
+                    server.should_exit = True
+
+                threading.Thread(target=end_with_daemon, daemon=True).start()
                 server.run()
             if daemon.poll() is not None:
                 sys.exit(f"the daemon ended by itself, with status {daemon.returncode}")
@@ -90,11 +95,6 @@ def _daemon(workspace: str) -> Iterator["subprocess.Popen[bytes]"]:
                 daemon.wait(_STOP_S)
             except subprocess.TimeoutExpired:
                 daemon.kill()
-
-
-def _end_with(daemon: "subprocess.Popen[bytes]", server: uvicorn.Server) -> None:
-    daemon.wait()
-    server.should_exit = True
 
 
 if __name__ == "__main__":

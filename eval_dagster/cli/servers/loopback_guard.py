@@ -8,15 +8,10 @@ request and the name that it used (`Host`, `Origin`, `Sec-Fetch-*`), which a pag
 import os
 import posixpath
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ORIGINS_VARIABLE = "EVAL_DAGSTER_UI_ORIGINS"
 """Environment variable: origins of reverse proxies that serve the pages, separated by spaces."""
@@ -37,7 +32,7 @@ _HEADERS = (
 class LoopbackGuard:
     """ASGI middleware that answers 403 to requests of foreign pages, and 405 to GraphQL that is not sent as the body of a POST."""
 
-    def __init__(self, app: App, *, pages: str, graphql: Iterable[str], origins: Iterable[str] | None = None) -> None:
+    def __init__(self, app: ASGIApp, *, pages: str, graphql: Iterable[str], origins: Iterable[str] | None = None) -> None:
         """Put the guard before an application.
 
         Args:
@@ -56,7 +51,10 @@ class LoopbackGuard:
         elif (refusal := self._refusal(scope)) is None:
             await self.app(scope, receive, _with_headers(send) if scope["type"] == "http" else send)
         elif scope["type"] == "http":
-            await _refuse(send, *refusal)
+            status, reason = refusal
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), *_HEADERS]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": f"refused: {reason}\n".encode()})
         else:
             await receive()
             await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
@@ -75,16 +73,15 @@ class LoopbackGuard:
                 return 403, f"the request comes from {origin!r}, which is no page of this server"
         method = scope.get("method", "GET")
         site = _values(scope, b"sec-fetch-site")
-        if not set(site) <= set(_OWN_SITES) and not (method == "GET" and self._is_link(scope)):
+        # A link opens the answer as a new page, which the linking page cannot read.
+        wanted = (_values(scope, b"sec-fetch-mode"), _values(scope, b"sec-fetch-dest"))
+        is_link = scope["type"] == "http" and wanted == (["navigate"], ["document"]) and bool(self.pages.fullmatch(scope["path"]))
+        if not set(site) <= set(_OWN_SITES) and not (method == "GET" and is_link):
             return 403, f"the request comes from a page of another site or port (Sec-Fetch-Site: {', '.join(site)})"
-        if scope["type"] == "http" and _plain_path(scope) in self.graphql and not _is_body_of_post(scope, method):
+        path = "/" + posixpath.normpath(str(scope["path"])).strip("/")  # as applications read it that merge slashes, and drop the last one
+        if scope["type"] == "http" and path in self.graphql and not _is_body_of_post(scope, method):
             return 405, "GraphQL is executed only as the body of a POST of the type application/json or application/graphql"
         return None
-
-    def _is_link(self, scope: Scope) -> bool:
-        """Whether the browser opens the answer as a new page, which the linking page cannot read."""
-        wanted = (_values(scope, b"sec-fetch-mode"), _values(scope, b"sec-fetch-dest"))
-        return scope["type"] == "http" and wanted == (["navigate"], ["document"]) and bool(self.pages.fullmatch(scope["path"]))
 
 
 def origin_of(url: str) -> str | None:
@@ -98,11 +95,6 @@ def origin_of(url: str) -> str | None:
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}" + ("" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}")
-
-
-def _plain_path(scope: Scope) -> str:
-    """The path as applications read it that merge slashes and take a slash at the end for none."""
-    return "/" + posixpath.normpath(str(scope["path"])).strip("/")
 
 
 def _normal(url: str) -> str | None:
@@ -132,9 +124,3 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return send_with_headers
-
-
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), *_HEADERS]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": f"refused: {reason}\n".encode()})

@@ -14,11 +14,14 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
+
+import typer
 
 from eval_dagster.addresses import noted
 from eval_dagster.cli.check_nights import watched
 from eval_dagster.cli.console import errors, out
+from eval_dagster.cli.options import Origins
 from eval_dagster.cli.servers.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_of
 from eval_dagster.cli.servers.mlflow_server import APP_NAME
 from eval_dagster.errors import EvalDagsterError, RequirementError, UsageError
@@ -33,7 +36,12 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Requests to loopback never use a proxy."""
 
 
-def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
+def serve(
+    *,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Dagster; the next free one if it is in use.")] = 3000,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow; the next free one if it is in use.")] = 5000,
+    origins: Origins,
+) -> None:
     """Run both servers until Ctrl-C, the end of the terminal, or the end of one of them.
 
     Raises:
@@ -68,7 +76,8 @@ def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
         served_at = ["--host", HOST, "--port", str(port), "--workers", "1", "--app-name", APP_NAME]
         # Not an argument: everybody on a machine can read those, and the address of a database may hold a password.
         os.environ["MLFLOW_BACKEND_STORE_URI"] = store
-        commands["MLflow"] = ["-m", "mlflow", "server", *served_at, "--allowed-hosts", _hosts(port)]
+        hosts = [*(f"{name}:{port}" for name in LOOPBACK), *(each.partition("://")[2] for each in os.environ[ORIGINS_VARIABLE].split())]
+        commands["MLflow"] = ["-m", "mlflow", "server", *served_at, "--allowed-hosts", ",".join(hosts)]
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
     served = {"dagster": dagster_url} | ({} if project.tracker.is_server else {"mlflow": mlflow_url})
@@ -78,7 +87,6 @@ def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
         for name, process in processes.items():
             url = {"Dagster": dagster_url, "MLflow": mlflow_url}[name]
             _wait_for(name, url, process, _log(logs, name))
-            _require_guard(name, url)
         out.print(f"Dagster   {dagster_url}   assets, runs, schedules\nMLflow    {mlflow_url}   parameters and scores")
         out.print("Ctrl-C stops what was started here.")
         sys.stdout.flush()
@@ -182,18 +190,16 @@ def _signal_group(group: int, number: signal.Signals | None) -> bool:
 
 
 def _wait_for(name: str, url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Wait until a server answers, and check that it refuses requests with a foreign host name."""
     deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
+    while True:
+        if time.monotonic() > deadline or process.poll() is not None:
+            raise EvalDagsterError(f"{name} did not start; its log is {log}")
         try:
             with _DIRECT.open(url, timeout=5):
-                return
+                break
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
-    raise EvalDagsterError(f"{name} did not start; its log is {log}")
-
-
-def _require_guard(name: str, url: str) -> None:
-    """Check that a server refuses requests with a foreign host name."""
     try:
         with _DIRECT.open(urllib.request.Request(url, headers={"Host": "guard.invalid"}), timeout=60) as answer:  # noqa: S310 - loopback
             status = answer.status
@@ -208,12 +214,6 @@ def allowed_origin(url: str) -> str:
     if (origin := origin_of(url)) is None or url not in (origin, f"{origin}/"):
         raise UsageError(f"--origin: {url!r} is no origin; write scheme, host and port alone, as in https://evals.example.org")
     return origin
-
-
-def _hosts(port: int) -> str:
-    """The host names that MLflow accepts in requests."""
-    proxied = [origin.partition("://")[2] for origin in os.environ[ORIGINS_VARIABLE].split()]
-    return ",".join([*(f"{name}:{port}" for name in LOOPBACK), *proxied])
 
 
 def free_port(wanted: int) -> int:

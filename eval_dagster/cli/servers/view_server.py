@@ -1,15 +1,17 @@
-"""The server of the command `view`: web pages over all results, on loopback."""
+"""The command `view`: a server of web pages over all results, on loopback."""
 
 import os
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Annotated
 
+import typer
 import uvicorn
 
 from eval_dagster.addresses import noted
 from eval_dagster.cli.check_nights import configuration
 from eval_dagster.cli.console import errors, out
+from eval_dagster.cli.options import LakeURL, Origins, Trial
 from eval_dagster.cli.servers.loopback_guard import ORIGINS_VARIABLE, LoopbackGuard
 from eval_dagster.cli.servers.ui import HOST, allowed_origin, free_port
 from eval_dagster.cli.sql import queried_lake, read_again, reads_url
@@ -47,7 +49,13 @@ def missing_nights(now: datetime | None = None) -> Watched:
     return Watched(problem=f"evals.yaml cannot be read: {broken}" if broken else None, missing=missing)
 
 
-def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) -> None:
+def view(
+    *,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the pages; the next free one if it is in use.")] = 4000,
+    trial: Trial = False,
+    url: LakeURL = None,
+    origins: Origins,
+) -> None:
     """Serve the pages until Ctrl-C. Raises `QueryError` without any result."""
     known = [allowed_origin(each) for each in origins] or os.environ.get(ORIGINS_VARIABLE, "").split()
     is_project = not trial and not reads_url(url)

@@ -12,9 +12,10 @@ import pytest
 import typer
 from small_lakes import SAMPLES, make_home, strip_checksum, tree
 
+from eval_dagster.cli.home import verify_home
+from eval_dagster.cli.leaderboard import show_leaderboard
 from eval_dagster.cli.main import main
-from eval_dagster.cli.sql import run_query, show_leaderboard
-from eval_dagster.cli.verify import verify_home
+from eval_dagster.cli.sql import run_query
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.answers import responses
 from eval_dagster.lake.answers.responses import ResponseCache

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
-from eval_dagster.cli.app import app
+from eval_dagster.cli.app import loaded
 from eval_dagster.cli.main import main
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.project import Project
@@ -174,7 +173,7 @@ def test_every_command_of_the_workflow_is_one_of_the_package(cli: Cli, tmp_path:
     steps = workflow["jobs"]["nightly"]["steps"]
     [command] = [shlex.split(step["run"]) for step in steps if step.get("run", "").startswith("eval-dagster")]
     arguments = command[2:]
-    click_command = typer.main.get_command(app).commands[command[1]]  # type: ignore[attr-defined]
+    click_command = loaded(command[1])
     context = click_command.make_context(command[1], arguments)
     assert context.params["suite"] in Project.open().config.suites
     written = {str(context.params["junit"]), str(context.params["markdown"])}

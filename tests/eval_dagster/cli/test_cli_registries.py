@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eval_dagster.cli.import_suite import import_suite
-from eval_dagster.cli.prompt_view import print_prompt
+from eval_dagster.cli.registries import import_suite
+from eval_dagster.cli.show import print_prompt
 from eval_dagster.cli.task_list import list_registry
 from eval_dagster.errors import TaskDefinitionError, UsageError
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role

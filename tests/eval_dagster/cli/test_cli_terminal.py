@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from eval_dagster.cli import console
-from eval_dagster.cli.console import SCORE_NUMBERS, print_next, print_table, score_table
+from eval_dagster.cli.console import print_next, print_table
+from eval_dagster.cli.leaderboard import SCORE_NUMBERS, Standing, score_table
 from eval_dagster.cli.run_summary import cost_line, request_counts, work_done
 from eval_dagster.lake.tables.columns import Attempt
 
@@ -89,20 +90,26 @@ def test_long_names_keep_a_table_a_table(
 ) -> None:
     """Names are folded after a mark; in a narrow terminal, eval and metric stand above their rows. Nothing is lost, nothing is wider."""
     monkeypatch.setattr(console, "out", console.PlainConsole(width=width))
-    row = {
-        "rank": 1,
-        "value": 0.1234,
-        "stderr": 0.02,
-        "ci_low": 0.1,
-        "ci_high": 0.15,
-        "n": 1319,
-        "n_errors": 0,
-        "differs": None,
-        "newer_attempt": None,
-        "mixed_answers": None,
-        "findings": [],
-    }
-    rows = [{**row, "eval": name, "model": model, "metric": "accuracy_norm"} for name in (LONG, "sums") for model in (f"{LONG}-bf16", "m")]
+    rows = [
+        Standing(
+            eval=name,
+            rank=1,
+            model=model,
+            metric="accuracy_norm",
+            value=0.1234,
+            stderr=0.02,
+            ci_low=0.1,
+            ci_high=0.15,
+            n=1319,
+            n_errors=0,
+            differs=None,
+            newer_attempt=None,
+            mixed_answers=None,
+            findings=[],
+        )
+        for name in (LONG, "sums")
+        for model in (f"{LONG}-bf16", "m")
+    ]
     columns, cells = score_table(rows)
     print_table("Leaderboard", columns, cells, right=SCORE_NUMBERS, heads=("eval", "metric"))
     printed = capsys.readouterr().out

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from eval_dagster.cli.leaderboard import print_leaderboard
 from eval_dagster.cli.main import main
-from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter

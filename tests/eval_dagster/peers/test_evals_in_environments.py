@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.cli.environments import list_environments
+from eval_dagster.cli.registries import list_environments
 from eval_dagster.errors import ConfigError, RequirementError, UsageError
 from eval_dagster.peers.processes.registry import ProcessRegistry, make_environment
 from eval_dagster.pipeline import evaluate

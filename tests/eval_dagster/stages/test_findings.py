@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from running_stages import run_all
 
-from eval_dagster.cli.console import score_table
-from eval_dagster.cli.sql import print_leaderboard
+from eval_dagster.cli.leaderboard import print_leaderboard, score_table, standings
 from eval_dagster.errors import QueryError
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.metrics.base import CompletionMetric
@@ -120,8 +119,8 @@ def test_results_from_before_the_checks_say_that_nobody_looked(
         earlier.setattr(stored, "LINT_VERSION", 0)
         earlier.setattr("eval_dagster.stages.metrics.findings_column", lambda *_: None)
         run_all(project, PAIRS)
-    rows = read_rows(project.lake, "select * from leaderboard")
-    assert [row["findings"] for row in rows] == [None, None]
+    rows = standings(project.lake)
+    assert [row.findings for row in rows] == [None, None]
     columns, cells = score_table(rows)
     assert columns[-1] == "findings"
     assert {row[-1] for row in cells} == {"not checked"}

@@ -9,8 +9,8 @@ import pytest
 from running_stages import run_all
 from servers.stub import stub_server
 
+from eval_dagster.cli.leaderboard import answer_costs
 from eval_dagster.cli.run_summary import cost_line
-from eval_dagster.cli.sql import _costs
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.columns import Attempt
 from eval_dagster.pages.report.page import attempt_cost
@@ -60,7 +60,7 @@ def test_a_bill_with_a_gap_is_shown_as_one(open_project: Callable[..., Project],
     assert (counts["cost"] > 0, counts["cost_unknown"], counts["cost_unknown_computed"]) == (True, 2, 2)
     attempt = next(each for each in read_attempts(project.lake) if each.eval == "more")
     assert (attempt.cost, attempt.cost_unknown) == (None, 2)
-    assert _costs(project.lake)["more", "served"].endswith(" + 2 unknown"), "as the leaderboard shows it"
+    assert answer_costs(project.lake)["more", "served"].endswith(" + 2 unknown"), "as the leaderboard shows it"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from servers.object_store import ObjectStore, unreliable
 from shared_writes import MODEL, add_answers, inconsistent, names_of, write_results, written
 
-from eval_dagster.cli.sql import show_leaderboard
+from eval_dagster.cli.leaderboard import show_leaderboard
 from eval_dagster.config.values import LAKE_VARIABLE
 from eval_dagster.errors import LakeError, LakeUnreachableError, QueryError, UsageError
 from eval_dagster.lake import files

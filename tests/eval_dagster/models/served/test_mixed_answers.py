@@ -12,7 +12,7 @@ from no_mlflow import NoMlflow
 from servers.processes import RunningServer, running_server
 from servers.stub import stub_server
 
-from eval_dagster.cli.sql import print_leaderboard
+from eval_dagster.cli.leaderboard import print_leaderboard
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.wording import evidence
 from eval_dagster.lake.catalog.catalog import CatalogReader

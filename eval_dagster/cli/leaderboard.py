@@ -1,0 +1,213 @@
+"""The command `leaderboard`: the scores of evals and models, and what they cost."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from eval_dagster.cli.console import out, print_table, program_name
+from eval_dagster.cli.options import Evals, LakeURL, Models, Suite, Trial
+from eval_dagster.cli.sql import print_damages, queried_lake, read_again, reads_url
+from eval_dagster.config.values import LAKE_VARIABLE
+from eval_dagster.errors import UsageError
+from eval_dagster.lake.catalog.catalog import damages_listed, read_rows
+from eval_dagster.lake.files import Lake, catalog_path, trial_lake
+from eval_dagster.lake.records import read_attempts
+from eval_dagster.pages.samples.places import shown_pages
+from eval_dagster.project import Project
+from eval_dagster.texts.figures import dollars, interval, number
+
+_ANSWERING = "select eval, model, served_model, server_fingerprint, count(*) as answers from responses group by all"
+_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")
+SCORE_NUMBERS = ("rank", "score", "± stderr", "samples", "errors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A score of the relation `leaderboard_all`."""
+
+    eval: str
+    rank: int | None
+    """Null if the score cannot be compared with the ranked ones, or is missing."""
+    model: str
+    metric: str
+    value: float | None
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    n_errors: int
+    differs: str | None
+    """Marks rows without a rank: what differs from the ranked results."""
+    newer_attempt: str | None
+    """Marks results which a newer run did not replace: how that ended."""
+    mixed_answers: str | None
+    """Marks scores which mix models or states of a server."""
+    findings: list[str] | None
+    """Signs that the score measures something else; null if nobody has looked for any."""
+
+
+def standings(lake: Lake) -> list[Standing]:
+    """The rows of a lake's leaderboard."""
+    rows = read_rows(
+        lake,
+        """
+        select
+            eval, rank, model, metric, value, stderr, ci_low, ci_high, n, n_errors, differs, newer_attempt, mixed_answers, findings
+        from leaderboard_all
+        """,
+    )
+    return [Standing(**row) for row in rows]
+
+
+def show_leaderboard(
+    *,
+    suite: Suite = None,
+    evals: Evals,
+    models: Models,
+    everything: Annotated[bool, typer.Option("--all", help="Also show evals and models that evals.yaml does not have.")] = False,
+    trial: Trial = False,
+    costs: Annotated[
+        bool, typer.Option("--cost", help="Also show what the answers cost: seconds of workers and GPUs, dollars of served models.")
+    ] = False,
+    url: LakeURL = None,
+) -> None:
+    """Print the leaderboard, the damaged files, the pages of samples, and if it is empty, the reason."""
+    if everything and (suite or evals or models):
+        raise UsageError("--all shows every result that there is; give it without --suite, --eval and --model")
+    of_url = reads_url(url)
+    if of_url and (suite or evals or models or trial):
+        given = "--lake" if url is not None else LAKE_VARIABLE
+        raise UsageError(f"{given} shows every result of that lake; give it without --suite, --eval, --model and --trial")
+    project = None if of_url else Project.open()
+    chosen = None if everything or project is None else project.select(suite=suite, evals=evals, models=models)
+    lake = queried_lake(url, trial=trial)
+    read_again(lake)
+    results = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen, costs=costs)
+    damages = damages_listed(lake)
+    print_damages(damages)
+    for page in [] if trial else shown_pages(lake.home, results):
+        out.print(f"Samples: {page}", soft_wrap=True)
+    if not results:
+        failed, option = bool(read_attempts(lake)), " --trial" if trial else ""
+        state, command = ("every evaluation failed", f"sql attempts{option}") if failed else ("no evaluation has ended", "run")
+        if damages:
+            state, command = "files are damaged, and left out", "verify"
+        if (suite or evals or models) and read_rows(lake, "select 1 from leaderboard_all limit 1"):
+            state = "the chosen evals and models have not been evaluated"
+        out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", soft_wrap=True)
+        if not trial and lake.mirror is None and catalog_path(trial_lake(lake)).exists():
+            out.print(f"There are trials: {program_name()} leaderboard --trial", soft_wrap=True)
+        if damages:
+            raise typer.Exit(1)
+
+
+def print_leaderboard(
+    lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None, costs: bool = False
+) -> list[tuple[str, str]]:
+    """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns the eval and the model of each row."""
+    rows, option = standings(lake), " --trial" if lake.is_trial else ""
+    if chosen is not None:
+        rows = [row for row in rows if row.eval in chosen[0] and row.model in chosen[1]]
+    if rows:
+        columns, cells = score_table(rows)
+        if costs:
+            known = answer_costs(lake)
+            columns = [*columns, "cost"]
+            cells = [[*each, known.get((row.eval, row.model), "")] for each, row in zip(cells, rows, strict=True)]
+        print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"), heads=("eval", "metric"))
+    if any(row.differs for row in rows):
+        out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
+    if any(row.newer_attempt for row in rows):
+        words = f"A result is older than the last run that the table names: {program_name()} sql attempts{option}"
+        out.print(words, style="yellow", soft_wrap=True)
+    if any(row.mixed_answers for row in rows):
+        query = f'{program_name()} sql "{_ANSWERING}"{option}'
+        out.print(f"A score mixes answers of what the table names: {query}", style="yellow", soft_wrap=True)
+    if any(row.findings for row in rows):
+        out.print(
+            f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings{option}", style="yellow", soft_wrap=True
+        )
+    if any(row.findings is None for row in rows):
+        out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
+    return [(row.eval, row.model) for row in rows]
+
+
+def score_table(rows: Sequence[Standing]) -> tuple[list[str], list[list[object]]]:
+    """Columns and cells of a leaderboard. What marks a row is shown if a row has it."""
+    columns = list(_COLUMNS)
+    cells: list[list[object]] = [
+        [
+            *(row.eval, row.rank, row.model, row.metric, number(row.value), number(row.stderr), interval(row.ci_low, row.ci_high)),
+            *(row.n, row.n_errors),
+        ]
+        for row in rows
+    ]
+    marks = {
+        "differs": [row.differs for row in rows],
+        "last run": [row.newer_attempt for row in rows],
+        "mixed answers": [row.mixed_answers for row in rows],
+        "findings": ["not checked" if row.findings is None else f"⚠ {len(row.findings)}" if row.findings else "" for row in rows],
+    }
+    for name, marked in marks.items():
+        if any(marked):
+            columns.append(name)
+            cells = [[*each, mark] for each, mark in zip(cells, marked, strict=True)]
+    return columns, cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spent:
+    """The cost of the answers of a model to an eval, each counted once."""
+
+    eval: str
+    model: str
+    cost: float | None
+    """US dollars."""
+    cost_unknown: int
+    """Answers of a server whose cost is not known."""
+    worker_s: float | None
+    gpu_s: float | None
+    worker_s_unknown: int
+    """Answers of a model on a machine whose time is not known."""
+    is_served: bool
+
+
+def answer_costs(lake: Lake) -> dict[tuple[str, str], str]:
+    """Costs by eval and model as text, with the number of answers of unknown cost."""
+    rows = read_rows(
+        lake,
+        """
+        with answers as (
+            select distinct on (eval, model, request_id) eval, model, attempts, error, cost, worker_s, gpu_s
+            from responses
+        )
+        select
+            eval,
+            model,
+            sum(cost) filter (attempts is not null) as cost,
+            count(*) filter (attempts is not null and cost is null) as cost_unknown,
+            sum(worker_s) as worker_s,
+            sum(gpu_s) as gpu_s,
+            count(*) filter (attempts is null and worker_s is null and error is null) as worker_s_unknown,
+            count(attempts) > 0 as is_served
+        from answers
+        group by eval, model
+        """,
+    )
+    costs: dict[tuple[str, str], str] = {}
+    for spent in (_Spent(**row) for row in rows):
+        parts = [
+            _amount(spent.worker_s, spent.worker_s_unknown, "{:,.1f} worker s".format),
+            f"{spent.gpu_s:,.1f} GPU s" if spent.gpu_s else "",
+            _amount(spent.cost, spent.cost_unknown, dollars) if spent.is_served else "",
+        ]
+        costs[spent.eval, spent.model] = ", ".join(filter(None, parts))
+    return costs
+
+
+def _amount(known: float | None, unknown: int, shown: Callable[[float], str]) -> str:
+    if known is None:
+        return "unknown" if unknown else ""
+    return shown(known) + (f" + {unknown} unknown" if unknown else "")
