@@ -104,7 +104,7 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list."""
-        TyperGroup(commands=self.commands).format_commands(ctx, formatter)
+        TyperGroup(commands=dict(self.commands)).format_commands(ctx, formatter)
 
 
 app = typer.Typer(
