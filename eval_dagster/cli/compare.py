@@ -19,7 +19,7 @@ from eval_dagster.results.comparison import MetricComparison, cause_words, chang
 from eval_dagster.results.materializations import Materialization, MaterializationName, overall
 from eval_dagster.statistics.paired import ALPHA, Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
-from eval_dagster.texts.figures import interval, number
+from eval_dagster.texts.figures import interval, number, p_value
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
@@ -72,7 +72,12 @@ def compare(
     judged = judge_suite([Case(comparison=each.comparison, higher_is_better=each.higher_is_better) for each in shown], alpha=alpha)
     results = list(zip(shown, judged, strict=True))
     if output is not Format.TABLE:
-        print_rows(_FIELDS, [_record(each, judgement) for each, judgement in results], output)
+        rows = []
+        for each, judgement in results:
+            points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat())]
+            judged_as = [judgement.p_adjusted, judgement.verdict.value, ", ".join(each.causes)]
+            rows.append([each.a.eval_name, each.metric, *points, *astuple(each.comparison), *judged_as])
+        print_rows(_FIELDS, rows, output)
         return
     print_table(
         f"a: {a}    b: {b}", _COLUMNS, (_row(each, judgement) for each, judgement in results), right=_NUMBERS, heads=("eval", "metric")
@@ -153,18 +158,12 @@ def _row(each: MetricComparison, judgement: Judgement) -> list[object]:
         number(known.value_b),
         number(known.difference, "+"),
         interval(known.ci_low, known.ci_high, "+"),
-        "" if judgement.p_adjusted is None else f"{judgement.p_adjusted:.2g}",
+        p_value(judgement.p_adjusted),
         known.n_common,
         number(known.min_detectable),
         judgement.verdict.value,
         cause_words(", ".join(each.causes)) or "nothing",
     ]
-
-
-def _record(each: MetricComparison, judgement: Judgement) -> list[object]:
-    points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat())]
-    judged = [judgement.p_adjusted, judgement.verdict.value, ", ".join(each.causes)]
-    return [each.a.eval_name, each.metric, *points, *astuple(each.comparison), *judged]
 
 
 def _print_changes(each: MetricComparison, most: int) -> None:

@@ -21,7 +21,7 @@ from eval_dagster.project import Project, default_config_path, default_home
 from eval_dagster.retention import CACHE, TRIALS, Keep, Policy, Prunable, Reason, plan, prune
 from eval_dagster.texts.figures import counted, file_size
 
-_VERIFIED_COLUMNS = ("files of", "files", "MB", "damaged")
+_VERIFIED_COLUMNS = ("files of", "files", "size", "damaged")
 _COLUMNS = ("what", "files", "size", "oldest", "newest", "")
 _NUMBERS = ("files", "size")
 _REMARKS = {
@@ -64,10 +64,7 @@ def verify_home() -> None:
     by_kind: dict[str, list[Verified]] = defaultdict(list)
     for each in found:
         by_kind[each.what].append(each)
-    rows = [
-        (kind, len(each), f"{sum(file.size for file in each) / 1e6:.1f}", sum(file.damage is not None for file in each))
-        for kind, each in by_kind.items()
-    ]
+    rows = [(kind, len(each), _size(each), sum(file.damage is not None for file in each)) for kind, each in by_kind.items()]
     print_table("Verified", _VERIFIED_COLUMNS, rows, right=_VERIFIED_COLUMNS[1:])
     damaged = [each.damage for each in found if each.damage is not None]
     for message in damaged:
@@ -124,7 +121,7 @@ def collect(
         print_next((f"gc{options} --yes", "delete them"))
 
 
-def _size(files: Sequence[Prunable]) -> str:
+def _size(files: Sequence[Prunable | Verified]) -> str:
     return file_size(sum(each.size for each in files))
 
 

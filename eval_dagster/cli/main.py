@@ -18,6 +18,7 @@ from eval_dagster.cli.app import COMMANDS, app, loaded
 from eval_dagster.cli.console import errors, say
 from eval_dagster.cli.streams import INTERRUPTED, flush, is_closed_pipe, leave_at_once, leave_closed_pipe
 from eval_dagster.errors import EvalDagsterError, UsageError, described
+from eval_dagster.texts.figures import file_size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -42,7 +43,7 @@ def os_error_message(error: OSError, fallback: Path) -> str:
 
 def full_disk_message(path: Path) -> str:
     """The message for a full disk: which one, and what to do."""
-    left = f"{_free_bytes(path) / 1e6:.1f} MB are free"
+    left = f"{file_size(_free_bytes(path))} are free"
     return (
         f"the disk at {_mount_of(path)} is full, or nearly so ({left}): {path} could not be written; make room there and run again: "
         "what was done is kept"

@@ -59,7 +59,11 @@ def program() -> NoReturn:
         if record.status is not None:
             os._exit(record.status)
         if told:
-            _end_by(-code if code < 0 else told)
+            number = -code if code < 0 else told  # it ends as the child did, by a signal
+            signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
+            os.kill(os.getpid(), number)
+            os._exit(128 + number)
         place = record.place()
         death = Death(place=place, how=why or how_ended(code))
         is_new = place not in [each.place for each in deaths] and len(deaths) < _MOST_DEATHS
@@ -156,14 +160,6 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _end_by(number: int) -> NoReturn:
-    """End as the child did, by a signal."""
-    signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)
 
 
 def _say(message: str, *, goes_on: bool) -> None:

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
+from eval_dagster.texts.figures import dollars
+
 
 class Advance(Protocol):
     """Reports that `count` more units are done."""
@@ -37,7 +39,7 @@ class Work:
     def texts(self) -> list[str]:
         """The cost and the state, as far as there are any."""
         estimated = f" ({self.cost_estimated} calls estimated)" if self.cost_estimated else ""
-        return [*([] if self.cost is None else [f"${self.cost:.4f}{estimated}"]), *([self.state] if self.state else [])]
+        return [*([] if self.cost is None else [f"{dollars(self.cost)}{estimated}"]), *([self.state] if self.state else [])]
 
 
 CountWork = Callable[[], Work]
