@@ -49,7 +49,7 @@ def queried_lake(url: str | None, *, trial: bool = False) -> Lake:
     """The lake of a URL, read through a copy in the user's cache; by default the project's, or without a project the environment's.
 
     Raises:
-        QueryError: There is no trial yet.
+        QueryError: Nothing has been evaluated as a trial yet.
         UsageError: The URL is wrong, or cannot go with `trial`.
     """
     if not reads_url(url):
