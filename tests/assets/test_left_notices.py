@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from daemon_by_hand import FAILURE, Nights
+from few import few
 from notice_receivers import NoticeReceiver, notice_receiver
 
 from eval_dagster.assets.instance.instance import open_instance
@@ -100,7 +101,7 @@ def test_a_daemon_that_has_tried_waits_before_it_tries_again(nights: Nights, rec
     assert len(receiver.came) == 2
 
 
-@pytest.mark.parametrize("who", ["the daemon", "check-nights", "check-nights without a cron"])
+@few("who", ["the daemon", "check-nights without a cron", "check-nights"], kept=2)
 @pytest.mark.parametrize(("verdict", "told"), [(Verdict.REGRESSED, 1), (Verdict.NO_CHANGE_SEEN, 0)])
 def test_a_red_command_that_was_killed_before_it_wrote_a_notice_is_told_once(
     nights: Nights, receiver: NoticeReceiver, who: str, verdict: Verdict, told: int

@@ -246,6 +246,7 @@ def test_a_part_of_a_suite_is_judged_with_what_was_evaluated_last(project: Proje
     assert not any("not evaluated in this run" in str(row.reason) for row in part.gate.regressions)
 
 
+@pytest.mark.long
 def test_a_run_tells_what_it_found_itself_though_another_run_follows(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     _night(project, "lenient")
 
@@ -311,6 +312,7 @@ def test_no_asset_downstream_is_released_by_a_suite_that_is_incomplete(project: 
     assert _released(project, tmp_path) == (True, True), "an accepted gap"
 
 
+@pytest.mark.long
 def test_every_suite_is_shown_whichever_was_judged_last(project: Project) -> None:
     _night(project, "strict")
     _night(project, "strict", error="right % 3 == 0")

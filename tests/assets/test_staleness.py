@@ -158,6 +158,7 @@ def test_another_limit_makes_stale_what_is_made_of_fewer_samples(project: Projec
     assert _stale(project) == {}
 
 
+@pytest.mark.long
 def test_other_code_of_a_stage_makes_that_stage_stale_and_no_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     _everything(project)
     changed = {"eval_dagster.stages.scores"}

@@ -67,6 +67,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
         yield hook
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout = Checkout(tmp_path)

@@ -71,6 +71,7 @@ def _run_through_faults(place: Place, plain: Place, cluster: RayCluster, postgre
     return seen.seconds
 
 
+@pytest.mark.long
 def test_tables_are_those_of_a_plain_run_where_parts_fail(
     plain_model: Place, ray_cluster: RayCluster, postgres: Postgres, slow_store: ObjectStore, tmp_path: Path
 ) -> None:

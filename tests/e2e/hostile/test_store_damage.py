@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from few import few
 from mlflow import MlflowClient
 
 from eval_dagster.assets.instance.instance import open_instance
@@ -166,7 +167,7 @@ def _read_all(home: Path) -> None:
         assert instance.all_instigator_state() == []
 
 
-@pytest.mark.parametrize("name", ["mlflow.db", "dagster/history/runs.db", "dagster/history/runs/index.db"])
+@few("name", ["mlflow.db", "dagster/history/runs.db", "dagster/history/runs/index.db"], kept=2)
 def test_a_read_only_database_is_an_error_that_names_it(home: Path, name: str) -> None:
     (home / name).chmod(0o444)
     code = (

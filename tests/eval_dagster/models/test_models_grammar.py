@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from few import few
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eval_dagster.models.transformers.handle import TransformersHandle
@@ -56,7 +57,7 @@ def matches(grammar: Grammar, text: str) -> bool:
 
 @pytest.mark.parametrize("grammar", [JSON, DATE, WORDS], ids=["json", "date", "words"])
 @pytest.mark.parametrize("settings", [{}, SAMPLING], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("batch_size", [1, 16])
+@few("batch_size", [16, 1], kept=1)
 def test_texts_match_their_grammar(grammar: Grammar, settings: dict[str, Any], batch_size: int, open_tiny: OpenTiny) -> None:
     model = open_tiny(batch_size=batch_size).load()
     free = respond(model, requests_with(None, **settings))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tiny_architectures
 import torch
+from few import few
 from transformers import DynamicCache, masking_utils
 
 from eval_dagster.models.transformers.generation import row_network
@@ -58,7 +59,7 @@ def test_plain_rows_are_where_the_network_is() -> None:
     assert scorer._logits(inputs, [0, 1, 2]).device.type == META
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
+@few("name", ["llama", "gpt2", "gemma3"], kept=1)
 def test_rows_are_where_the_network_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_network, "free_memory", lambda device: 2**30)
     # It reads the mask, which has no values here.

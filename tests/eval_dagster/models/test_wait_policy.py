@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from few import few
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = """
@@ -58,7 +59,7 @@ def test_threads_do_not_spin_for_long(kind: str, tmp_path: Path, tiny_model: Pat
     assert spins == "1000", text
 
 
-@pytest.mark.parametrize(("variable", "value", "spins"), [("GOMP_SPINCOUNT", "5", "5"), ("OMP_WAIT_POLICY", "PASSIVE", "0")])
+@few("variable, value, spins", [("GOMP_SPINCOUNT", "5", "5"), ("OMP_WAIT_POLICY", "PASSIVE", "0")], kept=1)
 def test_a_choice_of_the_user_stays(variable: str, value: str, spins: str, tmp_path: Path, tiny_model: Path) -> None:
     found, text = _spins(PROCESSES["notebook"], tmp_path, tiny_model, **{variable: value})
     assert found == spins, text

@@ -306,7 +306,7 @@ def _scores(project: Project, name: str) -> dict[str, list[float]]:
     return {metric: sorted(row["value"] for row in rows if row["metric"] == metric) for metric in {row["metric"] for row in rows}}
 
 
-IN_EVERY_RUN = ("two files, contexts of one name", "one neighbour", "native classes of one name")
+IN_EVERY_RUN = ("two files, contexts of one name", "one neighbour")
 
 
 @pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.long] * (each not in IN_EVERY_RUN)) for each in SCENARIOS])

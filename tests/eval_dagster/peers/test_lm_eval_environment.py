@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from few import few
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.lake.format.parquet_files import read_rows
@@ -132,7 +133,7 @@ def opened(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize(("name", "shots"), [("colours", 0), ("colours", 2), ("texts", 0), ("texts", 1), ("rolling", 0), ("both", 0)])
+@few("name, shots", [("colours", 2), ("texts", 1), ("rolling", 0), ("both", 0), ("colours", 0), ("texts", 0)], kept=4)
 def test_both_ask_and_score_the_same(folder: Path, name: str, shots: int, chat: bool) -> None:
     own, other = both(folder, name)
     plain = ("name", "num_fewshot", "is_macro", "response_type", "description")

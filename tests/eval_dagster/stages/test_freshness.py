@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from few import few
 from running_stages import run_all
 
 from eval_dagster.freshness import PartitionState, partition_states
@@ -184,7 +185,7 @@ def made(project: Project) -> dict[tuple[str, str, str], bool]:
     return found
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@few("change", CHANGES, kept=[keep, prompt, row, model], ids=lambda change: change.__name__)
 def test_a_dry_run_says_what_the_run_makes(
     change: Change, project: Callable[[str], Project], write: Write, asked: Callable[[], list[str]]
 ) -> None:
@@ -202,7 +203,7 @@ def test_a_dry_run_says_what_the_run_makes(
     assert all(state.is_fresh for state in again.values()), again
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@few("stage", STAGES, kept=["sample_scores"])
 def test_changed_code_of_a_stage_of_the_package_is_a_cause(
     stage: str, project: Callable[[str], Project], asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,23 @@
+"""Tests of many cases, of which a few are in each run and all in `make test-long`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def few(
+    names: str, cases: Iterable[Any], *, kept: int | Sequence[Any], ids: Sequence[str] | Callable[[Any], str] | None = None
+) -> pytest.MarkDecorator:
+    """Parametrize a test. The others of its cases are marked as `long`.
+
+    Args:
+        names: Names of the parameters, as pytest takes them.
+        cases: A value for each case, or a tuple of values if there are several names.
+        kept: The cases that stay in each run, or how many of the first.
+        ids: As pytest takes them.
+    """
+    every = list(cases)
+    stay = every[:kept] if isinstance(kept, int) else kept
+    marked = [pytest.param(*(case if "," in names else (case,)), marks=[] if case in stay else [pytest.mark.long]) for case in every]
+    return pytest.mark.parametrize(names, marked, ids=ids)
