@@ -99,7 +99,7 @@ def choose_models(models: ModelChoice | Sequence[ModelChoice] | Mapping[str, Mod
     return chosen
 
 
-def _choose(model: ModelChoice, project: Project, name: str | None = None) -> ChosenModel:
+def _choose(model: object, project: Project, name: str | None = None) -> ChosenModel:
     if name is not None and not NAME.fullmatch(name):
         raise UsageError(f"a model cannot be called {name!r}; expected letters, digits, '.', '_' and '-', a letter or digit first")
     if isinstance(model, str) and model in project.config.models:

@@ -144,7 +144,7 @@ def score_table(rows: Sequence[Standing]) -> tuple[list[str], list[list[object]]
         ]
         for row in rows
     ]
-    marks = {
+    marks: dict[str, Sequence[object]] = {
         "differs": [row.differs for row in rows],
         "last run": [row.newer_attempt for row in rows],
         "mixed answers": [row.mixed_answers for row in rows],
