@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -89,7 +89,7 @@ def choose_models(models: ModelChoice | Sequence[ModelChoice] | Mapping[str, Mod
         UsageError: A model is unknown, or two have the same name.
     """
     if isinstance(models, Mapping) and "backend" not in models:
-        chosen = [_choose(model, project, name) for name, model in models.items()]
+        chosen = [_choose(model, project, name) for name, model in cast("Mapping[str, ModelChoice]", models).items()]
     else:
         listed: Sequence[Any] = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
         chosen = [_choose(model, project) for model in listed]
