@@ -59,7 +59,7 @@ ARROWS = {
     "pipeline progress project records stages stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
-    "peers.workers": "",
+    "peers.workers": "records",
     "peers.processes": "errors peers.workers records stores tasks versions",
     "peers.packages": "peers.processes",
     "peers.lm_eval": "errors metrics peers.processes peers.workers records tasks texts versions",

@@ -188,7 +188,7 @@ def load_config(
     return config
 
 
-def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], document: YamlDocument, top: Place) -> Problem:
+def _translate(loc: tuple[int | str, ...], kind: str, context: Mapping[str, object], document: YamlDocument, top: Place) -> Problem:
     """Describe one error of pydantic."""
     if loc[-1:] == ("[key]",):
         return (*_follow(loc[:-2], top)[0], loc[-2]), f"found the name {show_key(str(loc[-2]))!r}; {context['error']}"
@@ -310,7 +310,7 @@ def _task_problems(path: KeyPath, document: YamlDocument, registries: Collection
         yield path, f"found {document.found(path)}; expected a name after the colon: {registry}:NAME"
 
 
-def _reference_problems(path: KeyPath, document: YamlDocument, known: dict[str, Any]) -> Iterator[Problem]:
+def _reference_problems(path: KeyPath, document: YamlDocument, known: Collection[str]) -> Iterator[Problem]:
     names = _value(document, path)
     for position, name in enumerate(names if isinstance(names, list) else ()):
         if isinstance(name, str) and name not in known:
@@ -328,7 +328,7 @@ def _repeat_problems(path: KeyPath, document: YamlDocument) -> Iterator[Problem]
             yield where, f"found {document.found(where)} a second time, after {path[-1]}[{texts.index(name)}]; expected each name once"
 
 
-def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
+def _baseline_problems(path: KeyPath, document: YamlDocument, models: Collection[str]) -> Iterator[Problem]:
     baseline = _value(document, path)
     if not isinstance(baseline, str) or baseline in (LAST_PASSED, PREVIOUS) or baseline in models:
         return
@@ -353,5 +353,5 @@ def _is_time(text: str) -> bool:
         return False
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}

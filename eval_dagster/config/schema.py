@@ -246,9 +246,9 @@ class Config(Section):
 
     @field_validator("models")
     @classmethod
-    def _adapters_are_models(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _adapters_are_models(cls, value: dict[str, ModelSection]) -> dict[str, ModelSection]:
         """Each adapter of a model is a further model."""
-        found: dict[str, Any] = {}
+        found: dict[str, ModelSection] = {}
         for name, model in value.items():
             found[name] = model
             for adapter, source in (model.adapters if isinstance(model, VllmModel) else {}).items():
@@ -277,7 +277,7 @@ class _OpenSection(ModelSection):
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-def with_adapters(models: dict[str, Any]) -> dict[str, Any]:
+def with_adapters(models: Mapping[str, object]) -> dict[str, object]:
     """The models of a file as they are written, and the names of those that their adapters make."""
     written = [(name, model.get("adapters")) for name, model in models.items() if isinstance(model, dict)]
     return {**models, **{f"{name}-{each}": None for name, adapters in written if isinstance(adapters, dict) for each in adapters}}

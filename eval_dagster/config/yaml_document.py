@@ -181,7 +181,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."
 
 
-Sections = Mapping[str, Mapping[str, Any]]
+Sections = Mapping[str, Mapping[str, object]]
 """Section -> name -> settings."""
 
 
@@ -213,7 +213,7 @@ def with_entries(text: str, added: Sections) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _written(entries: Mapping[str, Any], indent: int) -> list[str]:
+def _written(entries: Mapping[str, object], indent: int) -> list[str]:
     """One line an entry."""
     return [f"{' ' * indent}{_inline(name)}: {_inline(settings)}" for name, settings in entries.items()]
 
@@ -221,7 +221,7 @@ def _written(entries: Mapping[str, Any], indent: int) -> list[str]:
 class _Dumper(yaml.SafeDumper):
     """Writes texts in quotes that a later version of YAML reads as numbers."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # as PyYAML itself does for each class
+    yaml_implicit_resolvers: ClassVar[dict[str, object]] = {  # type: ignore[misc]  # as PyYAML itself does for each class
         **yaml.SafeDumper.yaml_implicit_resolvers,
         **{
             first: [*resolvers.get(first, []), ("number", LATER_NUMBER)]

@@ -265,7 +265,7 @@ def _too_large(unit: str) -> str:
     return f"found more than {_LARGEST_ROW:,} {unit}; expected smaller rows: remove it, or shorten what it holds"
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError(f"found the key {_repeated(name for name, _ in pairs)!r} more than once")

@@ -222,7 +222,7 @@ class LightevalTaskConfig:
         with_task_name(self.prompt_function)  # refused here rather than at the first row
         known = [known_metric(metric, self.name, metrics) for metric in self.metrics]
         docs = DocMaker(name=self.name, function=self.prompt_function, filter=self.hf_filter)
-        attributes: dict[str, Any] = {
+        attributes: dict[str, object] = {
             "DOCS": docs,
             "NAME": self.name,
             "DATASET_PATH": self.hf_repo,

@@ -359,7 +359,7 @@ def metric_classes(metric: Metric, docs: Callable[[Row], Sequence[Doc]], module:
 def _metric_class(origin: Origin, module: str) -> type[BaseMetric]:
     metric, function = origin.metric, origin.metric.sample_level_fn
     aggregation = metric.aggregation(origin.name)
-    attributes: dict[str, Any] = {
+    attributes: dict[str, object] = {
         "NAME": origin.name.replace("/", "_"),
         "ORIGIN": origin,
         "HIGHER_IS_BETTER": metric.is_higher_better(origin.name),

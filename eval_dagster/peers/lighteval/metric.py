@@ -41,7 +41,7 @@ class Metric:
         """The names of its values."""
         return [self.metric_name] if isinstance(self.metric_name, str) else list(self.metric_name)
 
-    def __call__(self, sample_params: Mapping[str, Any] | None = None) -> Self:
+    def __call__(self, sample_params: Mapping[str, object] | None = None) -> Self:
         """The metric with other parameters of its sample function. They become part of its name, as `pass@k:k=1&n=16`."""
         made = deepcopy(self)
         for name, value in (sample_params or {}).items():

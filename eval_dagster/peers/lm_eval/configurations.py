@@ -1,11 +1,13 @@
-"""Configurations of lm-eval's tasks: loaded from YAML with their functions, after it is clear that these may be imported."""
+"""Configurations of lm-eval's tasks and groups: read from YAML, and loaded with their functions after it is clear that these may be
+imported.
+"""
 
 import copy
 import inspect
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from eval_dagster.errors import RequirementError, TaskDefinitionError
 from eval_dagster.peers.lm_eval.questions import text_settings
@@ -27,7 +30,115 @@ ADVICE = (
 """Advice if a task lacks a package. A worker in such an environment replaces it."""
 _SANDBOXED = {"humaneval": "humaneval", "mbpp": "mbpp"}
 """Beginnings of the names of tasks that run code -> the task of this package that runs it in a sandbox."""
+_GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
+"""Keys of a group that it does not set for its members."""
 _lock = threading.RLock()
+
+
+class MetricListed(BaseModel):
+    """An entry of the `metric_list` of a task."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metric: Any = None
+    """A name of lm-eval, or a function."""
+    aggregation: Any = None
+    """A name of lm-eval, or a function. Null: the metric's own."""
+    higher_is_better: bool | None = None
+    """Null: as lm-eval has it for the metric."""
+    hf_evaluate: bool | None = None
+
+
+class DatasetKwargs(BaseModel):
+    """The `dataset_kwargs` of a task: what `datasets` reads its dataset with."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    data_dir: str | None = None
+    data_files: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None
+    revision: str | None = None
+
+
+class Configuration(BaseModel):
+    """The YAML document of a task, with what the groups around it set: the keys that eval_dagster reads. Functions may be names."""
+
+    model_config = ConfigDict(frozen=True)
+
+    document: dict[str, object]
+    """All keys, as lm-eval takes them."""
+    task: Any = None
+    task_class: Any = Field(default=None, alias="class")
+    output_type: str | None = None
+    unsafe_code: bool | None = None
+    generation_kwargs: Any = None
+    metric_list: Sequence[MetricListed] = ()
+    process_docs: Any = None
+    process_results: Any = None
+    num_fewshot: int | None = None
+    fewshot_config: Any = None
+    custom_dataset: Any = None
+    dataset_path: str | None = None
+    dataset_name: str | None = None
+    dataset_kwargs: DatasetKwargs | None = None
+    training_split: str | None = None
+    validation_split: str | None = None
+    test_split: str | None = None
+    fewshot_split: str | None = None
+
+    @field_validator("metric_list", mode="before")
+    @classmethod
+    def _entries(cls, value: Any) -> list[object]:
+        return [each for each in value or () if isinstance(each, Mapping)]
+
+    @classmethod
+    def of(cls, name: str, document: dict[str, object]) -> "Configuration":
+        """Read a document.
+
+        Raises:
+            TaskDefinitionError: A key has a value of another type than lm-eval takes.
+        """
+        try:
+            return cls.model_validate({**document, "document": document})
+        except ValidationError as error:
+            reasons = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            raise TaskDefinitionError(f"the configuration of lm_eval:{name} cannot be read: {reasons}") from error
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a group."""
+
+    name: str
+    settings: Mapping[str, object]
+    """What the group sets for this member alone."""
+    group: "Group | None"
+    """The group that is written in the place of a name; it counts unless a file has a group of this name."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The YAML document of a group, or a group within it."""
+
+    members: Sequence[Member]
+    settings: Mapping[str, object]
+    """What it sets for its members."""
+    is_macro: bool
+    """Whether each member counts the same in its value."""
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Group":
+        """Read a document."""
+        listed, weights = document.get("task") or (), document.get("aggregate_metric_list") or ()
+        members = []
+        for each in [listed] if isinstance(listed, str) else listed:
+            if isinstance(each, str):
+                members.append(Member(each, {}, None))
+                continue
+            own = {key: value for key, value in each.items() if key not in ("group", "task")}
+            members.append(Member(each["group"], own, cls.of(each)) if "group" in each else Member(each["task"], own, None))
+        first = weights if isinstance(weights, Mapping) else next(iter(weights), {})
+        settings = {key: value for key, value in document.items() if key not in _GROUP_KEYS}
+        return cls(members, settings, is_macro=first.get("weight_by_size", True) is False)
 
 
 @dataclass(frozen=True)
@@ -36,13 +147,13 @@ class Leaf:
 
     name: str
     file: Path
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, object] = field(default_factory=dict)
 
-    def unresolved(self) -> dict[str, Any]:
+    def unresolved(self) -> Configuration:
         """The configuration with the names of its functions. Nothing is imported."""
-        return {**unresolved(self.file), **self.overrides}
+        return Configuration.of(self.name, {**unresolved(self.file), **self.overrides})
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> Configuration:
         """The configuration with its functions. The module beside the YAML file is imported: lm-eval's own code, or the user's.
 
         Raises:
@@ -52,7 +163,7 @@ class Leaf:
         try:
             loaded, fetching = _loaded(self.file)
             with seeded(), package_code():
-                overrides = _resolved(self.overrides)
+                overrides: Mapping[str, object] = _resolved(self.overrides)
         except (Exception, SystemExit) as error:  # a module may end the process if something that it needs is missing
             reason = str(error)
             if not isinstance(error, TaskDefinitionError | RequirementError):
@@ -63,60 +174,58 @@ class Leaf:
             raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {reason}{advice}") from error
         if (fetching := fetching or _fetching(overrides)) is not None:
             raise TaskDefinitionError(f"lm_eval:{self.name} scores by evaluate.load, which {fetching} calls; that is {FETCHED_CODE}")
-        config = {**copy.deepcopy(loaded), **overrides}
+        document = {**copy.deepcopy(loaded), **overrides}
         for key in ("tag", "group", "task_list"):
-            config.pop(key, None)
-        given = config.get("metadata") or {}
-        config["metadata"] = given if isinstance(given, dict) else {"_metadata": given}
-        return config
+            document.pop(key, None)
+        given = document.get("metadata") or {}
+        document["metadata"] = given if isinstance(given, dict) else {"_metadata": given}
+        return Configuration.of(self.name, document)
 
 
-def require_supported(name: str, config: Mapping[str, Any]) -> None:
+def require_supported(name: str, config: Configuration) -> None:
     """Check a configuration whose functions are names.
 
     Raises:
         TaskDefinitionError: The task runs code that a model wrote, asks about images or sound, scores with fetched code, or generates text
             in a way that eval_dagster does not support.
     """
-    if config.get("unsafe_code"):
+    if config.unsafe_code:
         native = next((task for beginning, task in _SANDBOXED.items() if name.startswith(beginning)), None)
         instead = f"; use `task: {native}`, which runs it in a sandbox" if native else ""
         raise TaskDefinitionError(f"lm_eval:{name} is refused: lm-eval runs code that the model wrote, in its own process{instead}")
-    if "doc_to_image" in config or "doc_to_audio" in config:
+    if "doc_to_image" in config.document or "doc_to_audio" in config.document:
         raise TaskDefinitionError(
             f"lm_eval:{name} asks about images or sound, which eval_dagster does not send to a model of lm-eval's tasks"
         )
-    if config.get("output_type", "generate_until") != "generate_until" or "class" in config:
+    if (config.output_type or "generate_until") != "generate_until" or config.task_class is not None:
         return
-    text_settings(name, config.get("generation_kwargs") or {})
-    if config.get("process_results") is not None:
+    text_settings(name, config.generation_kwargs)
+    if config.process_results is not None:
         return
     # lm-eval calls a metric only of a generated text, unless a function scores the row.
     import lm_eval.api.metrics  # noqa: F401 - it fills the registry
     from lm_eval.api.registry import metric_registry
 
-    for metric in config.get("metric_list") or ():
-        given = metric.get("metric") if isinstance(metric, Mapping) else None
-        is_fetched = isinstance(metric, Mapping) and metric.get("hf_evaluate")
-        if is_fetched or (isinstance(given, str) and "/" not in given and given not in metric_registry):
-            raise TaskDefinitionError(f"lm_eval:{name} scores by evaluate.load({given!r}), which is {FETCHED_CODE}")
+    for each in config.metric_list:
+        if each.hf_evaluate or (isinstance(each.metric, str) and "/" not in each.metric and each.metric not in metric_registry):
+            raise TaskDefinitionError(f"lm_eval:{name} scores by evaluate.load({each.metric!r}), which is {FETCHED_CODE}")
 
 
-def unresolved(file: Path) -> dict[str, Any]:
-    """The configuration of a task or a group with the names of its functions. Nothing is imported."""
+def unresolved(file: Path) -> dict[str, object]:
+    """The document of a task or a group with the names of its functions. Nothing is imported."""
     return copy.deepcopy(_read(file))
 
 
 @cache
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, object]:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     return dict(load_yaml(file, resolve_func=False))
 
 
 @cache
-def _loaded(file: Path) -> tuple[dict[str, Any], str | None]:
-    """The configuration with its functions, and the function that asks for code that would be fetched."""
+def _loaded(file: Path) -> tuple[dict[str, object], str | None]:
+    """The document with its functions, and the function that asks for code that would be fetched."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     with seeded(), package_code():
@@ -124,7 +233,7 @@ def _loaded(file: Path) -> tuple[dict[str, Any], str | None]:
     return config, _fetching(config)
 
 
-def _fetching(config: Mapping[str, Any]) -> str | None:
+def _fetching(config: Mapping[str, object]) -> str | None:
     """The function of a configuration that asks for code that would be fetched."""
     return function_that_fetches(functions_in(config), lambda module: str(module).startswith("lm_eval.tasks.") or "/" in str(module))
 
@@ -196,9 +305,9 @@ _registered: dict[tuple[int, str, str], Any] = {}
 """Objects that the files of tasks registered, by the number of the registry, the name and the file. Two tasks may use one name."""
 
 
-def code_files(config: Mapping[str, Any]) -> frozenset[str]:
+def code_files(config: Configuration) -> frozenset[str]:
     """The files of the functions and classes in a configuration."""
-    return frozenset(file_of(function) for function in functions_in(config))
+    return frozenset(file_of(function) for function in functions_in(config.document))
 
 
 def functions_in(value: Any) -> Iterator[Any]:

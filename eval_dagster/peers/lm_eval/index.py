@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import RequirementError, TaskDefinitionError
-from eval_dagster.peers.lm_eval.configurations import Leaf, unresolved
+from eval_dagster.peers.lm_eval.configurations import Group, Leaf, unresolved
 from eval_dagster.peers.processes.registry import kept_json
+from eval_dagster.peers.workers.messages import EvalListed
 
 VERSION = "0.4.13"
 """The supported release of lm-eval: its inner modules are used, and they change between releases."""
 Kind = Literal["task", "group", "tag"]
 _FORMAT = 1
-_GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
-"""Keys of a group that it does not set for its members."""
 _KINDS: Mapping[str, Kind] = {"TASK": "task", "PY_TASK": "task", "GROUP": "group", "TAG": "tag"}
 
 
@@ -96,15 +95,11 @@ def members(entry: Entry, index: Mapping[str, Entry], folder: Path) -> Members:
     """
     parts = _parts(entry, index, folder, lambda each: each.kind == "task", {}, ())
     leaves = {task.name: Leaf(task.name, folder / task.file, given) for task, given in parts}
-    is_macro = False
-    if entry.kind == "group":
-        listed = unresolved(folder / entry.file).get("aggregate_metric_list") or []
-        first = listed if isinstance(listed, dict) else next(iter(listed), {})
-        is_macro = first.get("weight_by_size", True) is False
+    is_macro = entry.kind == "group" and Group.of(unresolved(folder / entry.file)).is_macro
     return Members(leaves=list(leaves.values()), is_macro=is_macro)
 
 
-def suite_evals(entry: Entry, index: Mapping[str, Entry], folder: Path, is_one_eval: Callable[[Entry], bool]) -> dict[str, dict[str, Any]]:
+def suite_evals(entry: Entry, index: Mapping[str, Entry], folder: Path, is_one_eval: Callable[[Entry], bool]) -> dict[str, EvalListed]:
     """A group whose tasks have no value in common, as evals of a suite: their settings by name.
 
     A member that is not one eval is replaced by its own members.
@@ -118,15 +113,16 @@ def suite_evals(entry: Entry, index: Mapping[str, Entry], folder: Path, is_one_e
     Raises:
         TaskDefinitionError: A group sets something for a member that no key of an eval sets.
     """
-    evals: dict[str, dict[str, Any]] = {}
+    evals: dict[str, EvalListed] = {}
     for part, given in _parts(entry, index, folder, lambda each: each.kind == "task" or is_one_eval(each), {}, ()):
         if others := sorted(given.keys() - {"num_fewshot", "task_alias", "alias"}):
             raise TaskDefinitionError(
                 f"the group sets {', '.join(others)} for lm_eval:{part.name}, which an eval of evals.yaml cannot set; write a YAML task of "
                 "your own that includes it, and name its file"
             )
-        settings = {"num_fewshot": given["num_fewshot"]} if "num_fewshot" in given else {}
-        evals[part.name] = {"task": f"lm_eval:{part.name}", **settings}
+        evals[part.name] = {"task": f"lm_eval:{part.name}"}
+        if "num_fewshot" in given:
+            evals[part.name]["num_fewshot"] = given["num_fewshot"]
     return evals
 
 
@@ -135,41 +131,36 @@ def _parts(
     index: Mapping[str, Entry],
     folder: Path,
     is_part: Callable[[Entry], bool],
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     path: tuple[str, ...],
-) -> Iterator[tuple[Entry, dict[str, Any]]]:
+) -> Iterator[tuple[Entry, Mapping[str, object]]]:
     """The parts of a name, each with what the groups around it set; `path` are the names that led to this one."""
     if entry.name in path:
         raise TaskDefinitionError(f"the group {entry.name!r} of lm-eval contains itself: {' -> '.join([*path, entry.name])}")
     if is_part(entry):
-        yield entry, dict(given)
+        yield entry, given
         return
     path = (*path, entry.name)
     if entry.kind == "tag":
         for name in entry.members:
             yield from _parts(index[name], index, folder, is_part, given, path)
         return
-    yield from _of_group(unresolved(folder / entry.file), index, folder, is_part, given, path)
+    yield from _of_group(Group.of(unresolved(folder / entry.file)), index, folder, is_part, given, path)
 
 
 def _of_group(
-    config: Mapping[str, Any],
+    group: Group,
     index: Mapping[str, Entry],
     folder: Path,
     is_part: Callable[[Entry], bool],
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     path: tuple[str, ...],
-) -> Iterator[tuple[Entry, dict[str, Any]]]:
-    merged = {**{key: value for key, value in config.items() if key not in _GROUP_KEYS}, **given}
-    listed = config.get("task") or ()
-    for member in [listed] if isinstance(listed, str) else listed:
-        name, own = member, {}
-        if not isinstance(member, str):
-            if "group" in member and member["group"] not in index:  # a group within the file
-                yield from _of_group(member, index, folder, is_part, merged, path)
-                continue
-            name = member["group" if "group" in member else "task"]
-            own = {key: value for key, value in member.items() if key not in ("group", "task")}
-        if name not in index:
-            raise TaskDefinitionError(f"the group {path[-1]!r} of lm-eval names {name!r}, which is not there")
-        yield from _parts(index[name], index, folder, is_part, {**merged, **own}, path)
+) -> Iterator[tuple[Entry, Mapping[str, object]]]:
+    merged = {**group.settings, **given}
+    for member in group.members:
+        if member.name in index:
+            yield from _parts(index[member.name], index, folder, is_part, {**merged, **member.settings}, path)
+        elif member.group is not None:
+            yield from _of_group(member.group, index, folder, is_part, merged, path)
+        else:
+            raise TaskDefinitionError(f"the group {path[-1]!r} of lm-eval names {member.name!r}, which is not there")

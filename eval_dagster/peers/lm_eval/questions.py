@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
@@ -33,7 +33,7 @@ def asked_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has
     if sampler := getattr(task, "sampler", None):
         sampler.asked = doc
 
-    def chat(messages: Sequence[dict[str, str]], **_: Any) -> str:
+    def chat(messages: Sequence[Mapping[str, str]], **_: Any) -> str:
         return formatter.format([Message(Role(each["role"]), each["content"]) for each in messages])
 
     turns: list[Message] = []
@@ -45,7 +45,7 @@ def asked_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has
         return made
 
     _keep_templates()
-    options: dict[str, Any] = {"apply_chat_template": has_chat, "chat_template": chat if has_chat else None}
+    options: dict[str, object] = {"apply_chat_template": has_chat, "chat_template": chat if has_chat else None}
     if build is not None:
         task.build_qa_turn = noted
     try:
@@ -170,6 +170,21 @@ def answered(name: str, doc: Row, answers: Sequence[Answer]) -> list[Any]:
     return [found[position] for position in sorted(found)]
 
 
+class GenerationKwargs(TypedDict, total=False):
+    """The `generation_kwargs` of a task, as far as they have a counterpart here."""
+
+    until: str | Sequence[str] | None
+    max_gen_toks: int | None
+    max_new_tokens: int | None
+    max_tokens: int | None
+    max_completion_tokens: int | None
+    temperature: float | None
+    do_sample: bool | None
+    num_beams: int
+    top_p: float | None
+    top_k: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
     """The settings of the texts of an lm-eval task."""
@@ -181,29 +196,28 @@ class TextSettings:
     top_k: int | None
 
 
-def text_settings(name: str, given: Mapping[str, Any]) -> TextSettings:
+def text_settings(name: str, generation_kwargs: GenerationKwargs | None) -> TextSettings:
     """The settings in `generation_kwargs`, read as lm-eval's model for transformers reads them.
 
     Raises:
         TaskDefinitionError: A setting has no counterpart here, beam search for instance.
     """
-    rest = dict(given)
-    until = rest.pop("until", None) or []
-    numbers = [rest.pop(key, None) for key in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")]
-    temperature, samples = float(rest.pop("temperature", 0.0) or 0.0), rest.pop("do_sample", None)
+    given = generation_kwargs or {}
+    until = given.get("until") or []
+    numbers = (given.get("max_gen_toks"), given.get("max_new_tokens"), given.get("max_tokens"), given.get("max_completion_tokens"))
+    temperature, samples = float(given.get("temperature") or 0.0), given.get("do_sample")
     if samples is False:
         temperature = 0.0
     elif samples and not temperature:
         temperature = 1.0
-    if rest.pop("num_beams", 1) != 1:
+    if given.get("num_beams", 1) != 1:
         raise TaskDefinitionError(f"lm_eval:{name} wants beam search (num_beams), which eval_dagster has not")
-    top_p, top_k = rest.pop("top_p", None), rest.pop("top_k", None)
-    if rest:
+    if rest := given.keys() - GenerationKwargs.__annotations__.keys():
         raise TaskDefinitionError(f"lm_eval:{name} has the generation_kwargs {', '.join(sorted(rest))}, which eval_dagster does not know")
     return TextSettings(
         stop_sequences=tuple(dict.fromkeys(text for text in ([until] if isinstance(until, str) else until) if text)),
         max_tokens=int(next((number for number in numbers if number is not None), _MOST_TOKENS)),
         temperature=temperature,
-        top_p=top_p if temperature else None,
-        top_k=top_k if temperature else None,
+        top_p=given.get("top_p") if temperature else None,
+        top_k=given.get("top_k") if temperature else None,
     )

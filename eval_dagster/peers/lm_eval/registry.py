@@ -11,13 +11,14 @@ from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import frozen, thawed
 from eval_dagster.metrics.explanations import explain
 from eval_dagster.peers.lm_eval import index
-from eval_dagster.peers.lm_eval.configurations import Leaf, code_files, file_of, functions_in, is_of_task, package_code
+from eval_dagster.peers.lm_eval.configurations import Configuration, Leaf, code_files, file_of, functions_in, is_of_task, package_code
 from eval_dagster.peers.lm_eval.index import Entry, Members, members, suite_evals
 from eval_dagster.peers.lm_eval.questions import answered, asked_of, questions_of
 from eval_dagster.peers.lm_eval.task_objects import dataset_splits, metric_functions, read_rows, set_examples, task_over
 from eval_dagster.peers.processes.benchmark import ProcessBenchmark
 from eval_dagster.peers.processes.process import WorkerProcess
 from eval_dagster.peers.processes.registry import ProcessRegistry
+from eval_dagster.peers.workers.messages import Described, EvalListed
 from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.tasks.benchmark import (
     Answer,
@@ -75,17 +76,18 @@ class LmEvalRegistry(ProcessRegistry):
         environment, given = self.environment(), str((folder / name).resolve()) if is_file else name
         process = self._process(environment, environment.stamp(self.PACKAGES))
 
-        def describe(asked: WorkerProcess) -> Any:
+        def describe(asked: WorkerProcess) -> Described:
             try:
-                return asked.call("describe", name=given)
+                found: Described = asked.call("describe", name=given)
             except DataError as error:
                 raise TaskDefinitionError(str(error).removeprefix("lm_eval: TaskDefinitionError: ")) from error
+            return found
 
         # A file of the user may change at any time.
         described = describe(process) if is_file else self._kept(f"describe {given}", describe)
         return LmEvalProcessBenchmark(given, described, process, self._modules())
 
-    def suite(self, name: str, folder: Path) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG002 - names of the package alone
+    def suite(self, name: str, folder: Path) -> Mapping[str, EvalListed]:  # noqa: ARG002 - names of the package alone
         """The evals of a group, by name.
 
         Raises:
@@ -95,7 +97,7 @@ class LmEvalRegistry(ProcessRegistry):
             return own_suite(name)
         environment = self.environment()
         try:
-            found: Mapping[str, Mapping[str, Any]] = self._process(environment, environment.stamp(self.PACKAGES)).call("suite", name=name)
+            found: Mapping[str, EvalListed] = self._process(environment, environment.stamp(self.PACKAGES)).call("suite", name=name)
         except DataError as error:
             raise TaskDefinitionError(str(error)) from error
         return found
@@ -103,18 +105,6 @@ class LmEvalRegistry(ProcessRegistry):
 
 class LmEvalProcessBenchmark(ProcessBenchmark):
     """A benchmark of lm-eval in an environment of its own."""
-
-    def __init__(self, asked: str, described: Mapping[str, Any], process: WorkerProcess, code: Sequence[str]) -> None:
-        """`asked` is the name by which the worker knows it."""
-        super().__init__(asked, described, process, code)
-        self._asked, self.name = asked, str(described["shown"])
-
-    def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
-        """The splits of a task's dataset. Raises `TaskDefinitionError` if examples are wanted of a task that has none."""
-        named = self._splits[subject]["examples" if fewshot else "evaluated"]
-        if isinstance(named, str):
-            raise TaskDefinitionError(named)
-        return [DatasetSplit(**{**each, "files": tuple(each["files"])}) for each in named]
 
     def score_all(
         self, subject: str, rows: BenchmarkRows, answered: Sequence[tuple[Row, Sequence[Answer]]]
@@ -152,7 +142,7 @@ def own_benchmark(name: str, folder: Path) -> "LmEvalBenchmark":
     return LmEvalBenchmark(entry.name, members(entry, known, file.parent))
 
 
-def own_suite(name: str) -> Mapping[str, Mapping[str, Any]]:
+def own_suite(name: str) -> Mapping[str, EvalListed]:
     """The evals of a group of the package that this process has. Raises as `LmEvalRegistry.suite`."""
     known, files = index.package_index(), index.package_folder()
     entry = _entry(name, known)
@@ -204,7 +194,7 @@ class LmEvalBenchmark:
         return list(self._leaves)
 
     @cached_property
-    def _first(self) -> dict[str, Any]:
+    def _first(self) -> Configuration:
         return next(iter(self._leaves.values())).load()
 
     @property
@@ -216,13 +206,13 @@ class LmEvalBenchmark:
     @property
     def response_type(self) -> ResponseType:
         """The response type of the first task."""
-        given = self._first.get("output_type") or getattr(self._first.get("class"), "OUTPUT_TYPE", None) or "generate_until"
+        given = self._first.output_type or getattr(self._first.task_class, "OUTPUT_TYPE", None) or "generate_until"
         return _RESPONSE_TYPES.get(given, ResponseType.LOGLIKELIHOODS)
 
     @property
     def num_fewshot(self) -> int:
         """The number of examples of the first task."""
-        return int(self._first.get("num_fewshot") or 0)
+        return self._first.num_fewshot or 0
 
     @cached_property
     def metrics(self) -> Sequence[BenchmarkMetric]:
@@ -247,7 +237,7 @@ class LmEvalBenchmark:
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
         """The splits of a task's dataset. Raises `TaskDefinitionError` if examples are wanted of a task that has none."""
         leaf = self._leaves[subject]
-        if fewshot and leaf.unresolved().get("num_fewshot") == 0:
+        if fewshot and leaf.unresolved().num_fewshot == 0:
             raise TaskDefinitionError(
                 f"lm_eval:{subject} has `num_fewshot: 0` in its configuration, which lm-eval does not let a user change; "
                 "set num_fewshot of the eval to 0, or leave it out"
@@ -320,9 +310,8 @@ class LmEvalBenchmark:
 def _kind(leaf: Leaf) -> str:
     """The kind of request, the metrics and the number of examples of a task, in words."""
     config = leaf.unresolved()
-    metrics = sorted(str(each.get("metric")) for each in config.get("metric_list") or () if isinstance(each, Mapping))
-    asked = config.get("output_type", "generate_until")
-    return f"{asked}, {', '.join(metrics) or 'the usual metrics'}, {config.get('num_fewshot') or 0} examples"
+    metrics = sorted(str(each.metric) for each in config.metric_list)
+    return f"{config.output_type or 'generate_until'}, {', '.join(metrics) or 'the usual metrics'}, {config.num_fewshot or 0} examples"
 
 
 def _metric_name(name: str) -> str:
@@ -330,10 +319,10 @@ def _metric_name(name: str) -> str:
     return name.replace("/", ".")
 
 
-def task_version(config: Mapping[str, Any]) -> str:
+def task_version(config: Configuration) -> str:
     """Hash of a configuration with its functions, and of each file in their folders: helpers, and data that some of them read."""
     sources: set[str] = set()
-    for function in functions_in(config):
+    for function in functions_in(config.document):
         own = file_of(function)
         if not is_of_task(own):
             own = str(getattr(sys.modules.get(str(getattr(function, "__module__", ""))), "__file__", None) or "")
@@ -347,7 +336,7 @@ def task_version(config: Mapping[str, Any]) -> str:
             # Two folders may have files of one name.
             name = path.name if hashes.setdefault(path.name, digest) == digest else f"{path.parent.name}/{path.name}"
             hashes[name] = digest
-    return stable_hash([package_versions(_VERSIONED), _plain(config), hashes])
+    return stable_hash([package_versions(_VERSIONED), _plain(config.document), hashes])
 
 
 def _plain(value: Any) -> Any:

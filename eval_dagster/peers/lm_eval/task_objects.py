@@ -14,14 +14,23 @@ from random import Random
 from typing import Any
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.peers.lm_eval.configurations import SEED, Leaf, code_files, package_code, seeded
+from eval_dagster.peers.lm_eval.configurations import (
+    SEED,
+    Configuration,
+    DatasetKwargs,
+    Leaf,
+    MetricListed,
+    code_files,
+    package_code,
+    seeded,
+)
 from eval_dagster.records import Row
 from eval_dagster.tasks.benchmark import BenchmarkRows, DatasetSplit, OpenSplit
 from eval_dagster.versions.hashes import stable_hash
 
 _KINDS = ("csv", "json", "parquet", "text")
 """Names of readers of `datasets` that stand for a dataset of named files."""
-_NO_OPTION = ("data_files", "revision", "trust_remote_code", "streaming")
+_NO_OPTION = ("features", "trust_remote_code", "streaming")
 _ON_HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@[^/]+)?/(.+)")
 
 
@@ -34,14 +43,14 @@ class Docs(list[Row]):
         return dict.fromkeys(self[0]) if self else {}
 
 
-class _Splits(dict[str, Any]):
+class _Splits(dict[str, object]):
     """Splits by name, each read when it is first asked for."""
 
-    def __init__(self, read: Callable[[str], Any]) -> None:
+    def __init__(self, read: Callable[[str], object]) -> None:
         super().__init__()
         self._read = read
 
-    def __missing__(self, split: str) -> Any:
+    def __missing__(self, split: str) -> object:
         self[split] = self._read(split)
         return self[split]
 
@@ -70,8 +79,8 @@ def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkR
         else:
             task.dataset = _Splits(read)
 
-    if config.get("process_docs") is not None:
-        config["process_docs"] = _once(config["process_docs"])
+    if config.process_docs is not None:
+        config.document["process_docs"] = _once(config.process_docs)
     with seeded(), package_code(code_files(config)), _quiet():
         datasets.disable_progress_bars()
         task = _built(config, {"download": download})
@@ -92,7 +101,7 @@ def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkR
 def task_over(leaf: Leaf, rows: BenchmarkRows) -> Any:
     """The task over documents that `read_rows` made. It neither reads nor processes them again."""
     docs, pool = Docs(rows.evaluated), Docs(rows.examples)
-    given: dict[str, Any] = {"download": lambda *_, **__: None, "eval_docs": property(lambda _: docs)}
+    given: dict[str, object] = {"download": lambda *_, **__: None, "eval_docs": property(lambda _: docs)}
     given |= {name: lambda _: pool for name in ("fewshot_docs", "training_docs")}
     config = leaf.load()
     with seeded(), package_code(code_files(config)), _quiet():
@@ -121,44 +130,42 @@ def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
     sampler.sample, sampler.without_question, sampler.asked = sample, True, None
 
 
-def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
+def metric_functions(config: Configuration) -> dict[str, tuple[Callable[..., float], bool]]:
     """The metrics of a configuration: name -> aggregation and whether higher is better."""
     from lm_eval.api.metrics import mean
     from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, get_aggregation, get_metric_aggregation, is_higher_better
 
     with package_code(code_files(config)), _quiet():
-        if "class" in config:
+        if config.task_class is not None:
             # These methods of lm-eval's classes need no rows, and an instance would read them.
-            task = object.__new__(config["class"])
+            task = object.__new__(config.task_class)
             try:
                 directions = task.higher_is_better()
             except AttributeError as error:
                 raise TaskDefinitionError(
-                    f"lm_eval:{config.get('task')} is of the class {config['class'].__name__}, which knows its metrics only after another "
+                    f"lm_eval:{config.task} is of the class {config.task_class.__name__}, which knows its metrics only after another "
                     "package brought its rows; eval_dagster needs them before"
                 ) from error
             return {name: (function, bool(directions.get(name, True))) for name, function in task.aggregation().items()}
         found: dict[str, tuple[Callable[..., float], bool]] = {}
-        listed = config.get("metric_list") or [
-            {"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]
-        ]
-        for each in listed:
-            name = each["metric"].__name__ if callable(each["metric"]) else each["metric"]
-            given = each.get("aggregation")
+        kind = config.output_type or "generate_until"
+        for each in config.metric_list or [MetricListed(metric=name) for name in DEFAULT_METRIC_REGISTRY[kind]]:
+            name, given, better = getattr(each.metric, "__name__", each.metric), each.aggregation, each.higher_is_better
             aggregation = given if callable(given) else get_aggregation(given) if given else get_metric_aggregation(name)
-            better = each.get("higher_is_better", None if callable(each["metric"]) else is_higher_better(name))
+            if better is None and not callable(each.metric):
+                better = is_higher_better(name)
             found[name] = (aggregation or mean, better is not False)
         return found
 
 
-def _built(config: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+def _built(config: Configuration, attributes: Mapping[str, object]) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
-    given = config.get("class", ConfigurableTask)
+    given = config.task_class or ConfigurableTask
     made = type(given.__name__, (given,), {"__module__": given.__module__, **attributes})
-    task = made(config=config) if "config" in inspect.signature(made).parameters else made()
-    if getattr(task.config, "task", None) is None and "task" in config:
-        task.config.task = config["task"]
+    task = made(config=config.document) if "config" in inspect.signature(made).parameters else made()
+    if getattr(task.config, "task", None) is None and config.task is not None:
+        task.config.task = config.task
     return task
 
 
@@ -186,33 +193,32 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def dataset_splits(config: Mapping[str, Any], folder: Path, *, fewshot: bool) -> list[DatasetSplit]:
+def dataset_splits(config: Configuration, folder: Path, *, fewshot: bool) -> list[DatasetSplit]:
     """The splits that a task reads; empty if it makes the rows itself."""
-    if callable(config.get("custom_dataset")):
+    if callable(config.custom_dataset):
         return []
-    if "class" in config:
-        names = [split for split in ("test", "validation") if _class_has(config["class"], split)][:1]
+    if config.task_class is not None:
+        names = [split for split in ("test", "validation") if _class_has(config.task_class, split)][:1]
     else:
-        names = [str(config.get("test_split") or config.get("validation_split") or "")]
+        names = [config.test_split or config.validation_split or ""]
     if fewshot:
         names.append(example_split(config) or "")
     return [split_of(config, folder, name) for name in dict.fromkeys(filter(None, names))]
 
 
-def example_split(config: Mapping[str, Any]) -> str | None:
+def example_split(config: Configuration) -> str | None:
     """The split of examples, unless it is the evaluated one."""
-    settings = config.get("fewshot_config") or {}
+    settings = config.fewshot_config or {}
     if not isinstance(settings, Mapping):
         return None
-    named = settings.get("split") or config.get("fewshot_split")
+    named = settings.get("split") or config.fewshot_split
     if not named and settings.get("samples") is not None:
         return None
-    named = named or config.get("training_split") or config.get("validation_split")
-    evaluated = config.get("test_split") or config.get("validation_split")
-    return str(named) if named and named != evaluated else None
+    named = named or config.training_split or config.validation_split
+    return str(named) if named and named != (config.test_split or config.validation_split) else None
 
 
-def split_of(config: Mapping[str, Any], folder: Path, name: str) -> DatasetSplit:
+def split_of(config: Configuration, folder: Path, name: str) -> DatasetSplit:
     """A split of a task's dataset by its name.
 
     Args:
@@ -223,26 +229,26 @@ def split_of(config: Mapping[str, Any], folder: Path, name: str) -> DatasetSplit
     Raises:
         TaskDefinitionError: The task names its files in a way that is not supported.
     """
-    task_class, options = config.get("class"), config.get("dataset_kwargs") or {}
-    path = str(config.get("dataset_path") or getattr(task_class, "DATASET_PATH", None) or "")
-    subset, revision = config.get("dataset_name") or getattr(task_class, "DATASET_NAME", None), options.get("revision")
-    if options.get("data_dir"):
-        raise TaskDefinitionError(f"lm_eval:{config.get('task')} names a folder of its dataset (data_dir); eval_dagster reads named files")
-    if not options.get("data_files"):
+    options = config.dataset_kwargs or DatasetKwargs()
+    path = str(config.dataset_path or getattr(config.task_class, "DATASET_PATH", None) or "")
+    subset, revision = config.dataset_name or getattr(config.task_class, "DATASET_NAME", None), options.revision
+    if options.data_dir:
+        raise TaskDefinitionError(f"lm_eval:{config.task} names a folder of its dataset (data_dir); eval_dagster reads named files")
+    if not options.data_files:
         return DatasetSplit(path=path, config=subset, split=name, revision=revision)
-    given = options["data_files"]
+    given = options.data_files
     listed = given.get(name) if isinstance(given, Mapping) else given if name == "train" else None
     files = [listed] if isinstance(listed, str) else list(listed or ())
     if not files or any(("://" in file and not _ON_HUB.fullmatch(file)) or "*" in file for file in files):
         raise TaskDefinitionError(
-            f"lm_eval:{config.get('task')} has the data_files {given!r}; expected local files or files of a dataset on the Hub for the "
+            f"lm_eval:{config.task} has the data_files {given!r}; expected local files or files of a dataset on the Hub for the "
             f"split {name!r}, without a pattern"
         )
     if found := _ON_HUB.fullmatch(files[0]):
         path, files = found[1], [str(found[2]) for file in files if (found := _ON_HUB.fullmatch(file))]
     elif path in _KINDS:
         path = str(folder.resolve())
-    more = {key: value for key, value in options.items() if key not in _NO_OPTION and key != "features"}
+    more = {key: value for key, value in (options.model_extra or {}).items() if key not in _NO_OPTION}
     return DatasetSplit(path=path, config=subset, split=name, revision=revision, files=tuple(files), options=more)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
 
 if "eval_dagster" not in sys.modules:
     here = Path(__file__).resolve()
@@ -26,7 +25,19 @@ from eval_dagster.errors import TaskDefinitionError, described
 from eval_dagster.metrics.base import frozen, thawed
 from eval_dagster.peers.lm_eval import configurations
 from eval_dagster.peers.lm_eval.registry import LmEvalBenchmark, own_benchmark, own_names, own_suite
-from eval_dagster.records import Message, ResponseType, TaskSample
+from eval_dagster.peers.workers.messages import (
+    AnswerSent,
+    Described,
+    ErrorSent,
+    EvalListed,
+    QuestionSent,
+    RowsMade,
+    SettingsSent,
+    SplitDescribed,
+    SplitRows,
+    SplitsDescribed,
+)
+from eval_dagster.records import Message, ResponseType, Row, TaskSample
 from eval_dagster.tasks.benchmark import Answer, BenchmarkRows, DatasetSplit, RenderSettings
 
 __all__ = ["aggregate", "describe", "names", "render", "rows", "score", "suite"]
@@ -39,9 +50,9 @@ def names() -> dict[str, str]:
     return {name: listed.kind for name, listed in own_names().items()}
 
 
-def suite(name: str) -> dict[str, Any]:
+def suite(name: str) -> Mapping[str, EvalListed]:
     """The evals of a group."""
-    return {key: dict(value) for key, value in own_suite(name).items()}
+    return own_suite(name)
 
 
 @cache
@@ -50,16 +61,16 @@ def _benchmark(name: str) -> LmEvalBenchmark:
     return own_benchmark(name, Path("/"))
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> Described:
     """The description of a task, a group or a tag, as JSON."""
     found = _benchmark(name)
-    splits: dict[str, Any] = {}
+    splits: dict[str, SplitsDescribed] = {}
     for subject in found.subjects:
+        splits[subject] = {"evaluated": [_split(each) for each in found.splits(subject, fewshot=False)]}
         try:
-            examples: Any = [vars(split) for split in found.splits(subject, fewshot=True)]
+            splits[subject]["examples"] = [_split(each) for each in found.splits(subject, fewshot=True)]
         except TaskDefinitionError as error:
-            examples = str(error)
-        splits[subject] = {"evaluated": [vars(split) for split in found.splits(subject, fewshot=False)], "examples": examples}
+            splits[subject]["no_examples"] = str(error)
     return {
         "shown": found.name,
         "description": found.description,
@@ -76,11 +87,22 @@ def describe(name: str) -> dict[str, Any]:
     }
 
 
-def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: bool) -> dict[str, Any]:
+def _split(split: DatasetSplit) -> SplitDescribed:
+    return {
+        "path": split.path,
+        "config": split.config,
+        "split": split.split,
+        "revision": split.revision,
+        "files": split.files,
+        "options": split.options,
+    }
+
+
+def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) -> RowsMade:
     """The documents that lm-eval makes of the rows of the splits."""
     given = {each["split"]: each["rows"] for each in splits}
 
-    def opened(split: DatasetSplit) -> list[dict[str, Any]]:
+    def opened(split: DatasetSplit) -> list[Row]:
         if split.split not in given:
             raise LookupError(f"lm-eval reads the split {split.split!r}, which its configuration does not name")
         return list(given[split.split])
@@ -115,8 +137,8 @@ class _Sent:
 
 
 def render(
-    name: str, subject: str, rows: Sequence[dict[str, Any]], examples: Sequence[dict[str, Any]], settings: Mapping[str, Any]
-) -> Iterator[list[dict[str, Any]] | dict[str, str]]:
+    name: str, subject: str, rows: Sequence[Row], examples: Sequence[Row], settings: SettingsSent
+) -> Iterator[list[QuestionSent] | ErrorSent]:
     """lm-eval's requests for each document, as questions; or an error."""
     formatter = _Sent(settings["format"])
     how = RenderSettings(
@@ -132,25 +154,28 @@ def render(
             yield [_question(each, formatter) for each in asked]
 
 
-def _question(made: TaskSample, formatter: _Sent) -> dict[str, Any]:
+def _question(made: TaskSample, formatter: _Sent) -> QuestionSent:
     prompt = str(made.prompt)
-    turns = [[message.role.value, message.content] for message in made.messages]
-    asked: dict[str, Any] = {"messages": formatter.written.get(prompt, turns)}
-    if prompt not in formatter.written:
-        asked["prompt"] = prompt
-    if "prompt" in asked and any(mark in prompt for mark in formatter.written):
+    asked: QuestionSent
+    if prompt in formatter.written:
+        asked = {"messages": formatter.written[prompt]}
+    elif any(mark in prompt for mark in formatter.written):
         raise NotImplementedError("lm-eval adds a text to the messages of a chat, which cannot be sent")
-    kind = made.response_type or ResponseType.COMPLETION
-    generated = {name: getattr(made, name) for name in ("max_tokens", "num_samples", "temperature", "top_p", "top_k")}
+    else:
+        asked = {"messages": [[message.role.value, message.content] for message in made.messages], "prompt": prompt}
     return {
         **asked,
-        "response_type": kind.value,
+        "response_type": (made.response_type or ResponseType.COMPLETION).value,
         "choices": None if made.possible_completions is None else list(made.possible_completions),
         "gold_indices": made.gold_indices,
         "ground_truth": made.ground_truth,
         "stop_sequences": None if made.stop_sequences is None else list(made.stop_sequences),
-        "context": made.context,
-        **generated,
+        "context": made.context if isinstance(made.context, Mapping) else None,
+        "max_tokens": made.max_tokens,
+        "num_samples": made.num_samples,
+        "temperature": made.temperature,
+        "top_p": made.top_p,
+        "top_k": made.top_k,
     }
 
 
@@ -158,11 +183,10 @@ _scored: dict[tuple[str, str], BenchmarkRows] = {}
 """By task: the rows of the object that scores. lm-eval does not need them to score a document."""
 
 
-def score(name: str, subject: str, row: dict[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def score(name: str, subject: str, row: Row, answers: Sequence[AnswerSent]) -> dict[str, str]:
     """The values of a document, each as the text of an item."""
     given = _scored.setdefault((name, subject), BenchmarkRows(evaluated=[row]))
-    fields = ("prompt", "choices", "loglikelihoods", "is_greedy", "texts", "tokens", "context")
-    found = _benchmark(name).score(subject, given, row, [Answer(**{field: answer[field] for field in fields}) for answer in answers])
+    found = _benchmark(name).score(subject, given, row, [Answer(**answer) for answer in answers])
     return {metric: frozen(value) for metric, value in found.items()}
 
 

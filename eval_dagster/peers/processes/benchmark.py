@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
-from eval_dagster.errors import DataError
+from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.peers.processes.process import WorkerProcess
+from eval_dagster.peers.workers.messages import AnswerSent, Described, QuestionSent, RowsMade, SettingsSent, SplitRows
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings, ScoreError
@@ -13,24 +13,28 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 
 _ERROR = "$error"
 _RETRYABLE = "$retryable"
-_SETTINGS = ("max_tokens", "stop_sequences", "num_samples", "temperature", "top_k", "top_p", "gold_indices", "ground_truth")
 
 
-def question_of(sent: Mapping[str, Any], formatter: Formatter) -> TaskSample:
+def question_of(sent: QuestionSent, formatter: Formatter) -> TaskSample:
     """A question of a worker. If it has messages but no prompt, the formatter writes the prompt. Choices are sent as they are."""
     messages = [Message(Role(role), content) for role, content in sent.get("messages") or ()]
     prompt = sent.get("prompt")
     if prompt is None:
         prompt = formatter.format(messages)
-    settings: dict[str, Any] = {name: sent[name] for name in _SETTINGS if sent.get(name) is not None}
-    settings.setdefault("ground_truth", None)
     return TaskSample(
         messages=messages or [Message(Role.USER, prompt)],
         prompt=prompt,
         response_type=ResponseType(sent["response_type"]) if sent.get("response_type") else None,
         possible_completions=sent.get("choices"),
+        gold_indices=sent.get("gold_indices"),
+        ground_truth=sent.get("ground_truth"),
         context=sent.get("context") or {},
-        **settings,
+        max_tokens=sent.get("max_tokens"),
+        stop_sequences=sent.get("stop_sequences"),
+        num_samples=sent.get("num_samples"),
+        temperature=sent.get("temperature"),
+        top_k=sent.get("top_k"),
+        top_p=sent.get("top_p"),
     )
 
 
@@ -39,7 +43,7 @@ def failure_of(sent: object) -> DataError | None:
     return DataError(str(sent[_ERROR])) if isinstance(sent, Mapping) else None
 
 
-def answers_sent(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+def answers_sent(answers: Sequence[Answer]) -> list[AnswerSent]:
     """Answers as a worker gets them."""
     return [
         {
@@ -55,7 +59,7 @@ def answers_sent(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     ]
 
 
-def values_of(sent: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(sent: Mapping[str, Item]) -> dict[str, Item]:
     """The values of a row. `{"$error": reason}` is a metric without a value; with `"$retryable": true` the next run may have it."""
     return {
         name: ScoreError(str(value[_ERROR]), bool(value.get(_RETRYABLE))) if isinstance(value, Mapping) and _ERROR in value else value
@@ -66,9 +70,9 @@ def values_of(sent: Mapping[str, Any]) -> dict[str, Any]:
 class ProcessBenchmark:
     """A benchmark of a worker; `described` is what the worker's `describe` gave."""
 
-    def __init__(self, name: str, described: Mapping[str, Any], process: WorkerProcess, code: Sequence[str]) -> None:
-        """`code` are the dotted names of the worker's modules."""
-        self.name = self._asked = name
+    def __init__(self, asked: str, described: Described, process: WorkerProcess, code: Sequence[str]) -> None:
+        """`asked` is the name by which the worker knows it, `code` are the dotted names of the worker's modules."""
+        self.name, self._asked = described.get("shown", asked), asked
         self.description = str(described.get("description", ""))
         self.subjects: Sequence[str] = list(described["subjects"])
         self.response_type = ResponseType(described["response_type"])
@@ -82,7 +86,7 @@ class ProcessBenchmark:
             )
             for metric in described["metrics"]
         ]
-        self._splits: Mapping[str, Mapping[str, Any]] = described.get("splits", {})
+        self._splits = described.get("splits", {})
         self._process = process
         self._version = stable_hash([described["version"], code_version(*code, question_of, answers_sent, values_of)])
 
@@ -91,27 +95,40 @@ class ProcessBenchmark:
         return self._version
 
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
-        """The splits that the worker named."""
+        """The splits that the worker named. Raises `TaskDefinitionError` if examples are wanted of a task that has none."""
         named = self._splits.get(subject, {})
+        if fewshot and "no_examples" in named:
+            raise TaskDefinitionError(named["no_examples"])
         wanted = [*named.get("evaluated", ()), *(named.get("examples", ()) if fewshot else ())]
-        return [DatasetSplit(**each) for number, each in enumerate(wanted) if each not in wanted[:number]]
+        several = [each for number, each in enumerate(wanted) if each not in wanted[:number]]
+        return [
+            DatasetSplit(
+                path=each["path"],
+                config=each["config"],
+                split=each["split"],
+                revision=each.get("revision"),
+                files=tuple(each.get("files", ())),
+                options=each.get("options", {}),
+            )
+            for each in several
+        ]
 
     def read(self, subject: str, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
         """The rows that the worker makes of the rows of the splits."""
-        opened = [{"split": split.split, "rows": open_split(split)} for split in self.splits(subject, fewshot=fewshot)]
-        made = self._process.call("rows", name=self._asked, subject=subject, splits=opened, fewshot=fewshot)
+        opened: list[SplitRows] = [{"split": split.split, "rows": open_split(split)} for split in self.splits(subject, fewshot=fewshot)]
+        made: RowsMade = self._process.call("rows", name=self._asked, subject=subject, splits=opened, fewshot=fewshot)
         return BenchmarkRows(evaluated=made["evaluated"], examples=made.get("examples", []))
 
     def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
         """The worker's questions about each row, or what it raised. They come in batches."""
-        how = {
+        how: SettingsSent = {
             "num_fewshot": settings.num_fewshot,
             "seed": settings.seed,
             "examples_per_sample": settings.examples_per_sample,
             "format": settings.formatter.name,
         }
-        given: dict[str, Any] = {"rows": list(rows.evaluated), "examples": list(rows.examples), "settings": how}
-        for asked in self._process.stream("render", name=self._asked, subject=subject, **given):
+        given, examples = list(rows.evaluated), list(rows.examples)
+        for asked in self._process.stream("render", name=self._asked, subject=subject, rows=given, examples=examples, settings=how):
             yield failure_of(asked) or [question_of(each, settings.formatter) for each in asked]
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:

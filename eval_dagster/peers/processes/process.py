@@ -12,6 +12,7 @@ from typing import Any
 
 from eval_dagster.errors import DataError, MachineError, RequirementError
 from eval_dagster.peers.workers import serve
+from eval_dagster.peers.workers.messages import Call, Failure, Reply
 
 _LAST_LINES = 8
 """Lines of stderr in an error."""
@@ -43,9 +44,9 @@ class WorkerProcess:
         """
         return self._result(self._exchange({"method": method, "arguments": arguments}))
 
-    def each(self, method: str, shared: Mapping[str, Any], several: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def each(self, method: str, shared: Mapping[str, object], several: Sequence[Mapping[str, object]]) -> list[Any]:
         """The results of a function for several arguments, beside the shared ones. If a call raised, its result is a `DataError`."""
-        answers = self._result(self._exchange({"method": method, "arguments": shared, "each": several}))
+        answers: list[Reply] = self._result(self._exchange({"method": method, "arguments": shared, "each": several}))
         return [_error(self._name, answer["error"]) if "error" in answer else answer["result"] for answer in answers]
 
     def stream(self, method: str, **arguments: Any) -> Iterator[Any]:
@@ -63,7 +64,7 @@ class WorkerProcess:
             if number is not None and self.is_alive():
                 self._exchange({"close": number})
 
-    def _result(self, answer: Mapping[str, Any]) -> Any:
+    def _result(self, answer: Reply) -> Any:
         if (error := answer.get("error")) is None:
             return answer["result"]
         if error["type"] in _MISSING:
@@ -73,7 +74,7 @@ class WorkerProcess:
             )
         raise _error(self._name, error)
 
-    def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _exchange(self, message: Call) -> Reply:
         text = json.dumps(message, default=_plain)
         with self._lock:
             process = self._started()
@@ -90,7 +91,7 @@ class WorkerProcess:
                 raise
             if not line:
                 raise self._ended(process)
-            answer: dict[str, Any] = json.loads(line)
+            answer: Reply = json.loads(line)
             return answer
 
     def is_alive(self) -> bool:
@@ -158,7 +159,7 @@ class WorkerProcess:
                 self._ended(self._process)
 
 
-def _error(name: str, error: Mapping[str, str]) -> DataError:
+def _error(name: str, error: Failure) -> DataError:
     return DataError(f"{name}: {error['type']}: {error['message']}")
 
 

@@ -4,6 +4,8 @@ A call is one JSON object a line on stdin, and so is its answer on stdout. What 
 process ends when stdin is closed, even in the middle of a call. `evaluate.load`, which runs code that it finds, is refused in it.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import json
 import os
@@ -13,7 +15,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import ModuleType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from eval_dagster.peers.workers.messages import Call, Reply
 
 _BATCH = 200
 """Most items of a stream in one answer."""
@@ -27,39 +32,28 @@ def main(file: str) -> None:
     calls: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(os.fdopen(os.dup(0), encoding="utf-8"), calls), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    served = _Served(lambda: _loaded(file))
+    served = _Served(file)
     while True:
         answers.write(json.dumps(served.answer(json.loads(calls.get())), default=_plain) + "\n")
         answers.flush()
 
 
-def _read(lines: TextIO, calls: "queue.SimpleQueue[str]") -> None:
+def _read(lines: TextIO, calls: queue.SimpleQueue[str]) -> None:
     for line in lines:
         calls.put(line)
     os._exit(0)
 
 
-def _loaded(file: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("worker", file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["worker"] = module
-    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # noqa: PTH100, PTH120
-    spec.loader.exec_module(module)
-    return module
-
-
 class _Served:
     """A worker file and the streams that it gives."""
 
-    def __init__(self, load: Callable[[], ModuleType]) -> None:
-        self._load = load
+    def __init__(self, file: str) -> None:
+        self._file = file
         self._worker: ModuleType | None = None
         self._streams: dict[int, Iterator[Any]] = {}
         self._count = 0
 
-    def answer(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, call: Call) -> Reply:
         """The answer to a call: `result` or `error`, and `stream` where more items follow."""
         try:
             if "next" in call:
@@ -81,7 +75,17 @@ class _Served:
             return _failure(error)
         return {"result": result}
 
-    def _next(self, number: int) -> dict[str, Any]:
+    def _load(self) -> ModuleType:
+        spec = importlib.util.spec_from_file_location("worker", self._file)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{self._file} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["worker"] = module
+        sys.path.insert(0, os.path.dirname(os.path.abspath(self._file)))  # noqa: PTH100, PTH120
+        spec.loader.exec_module(module)
+        return module
+
+    def _next(self, number: int) -> Reply:
         stream = self._streams[number]
         items = list(islice(stream, _BATCH))
         if len(items) == _BATCH:
@@ -90,7 +94,7 @@ class _Served:
         return {"result": items}
 
 
-def _outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(function: Callable[..., object], arguments: Mapping[str, object]) -> Reply:
     try:
         # An item that cannot be written fails here, and not the whole answer.
         return {"result": json.loads(json.dumps(function(**arguments), default=_plain))}
@@ -98,7 +102,7 @@ def _outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict
         return _failure(error)
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
+def _failure(error: BaseException) -> Reply:
     return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 

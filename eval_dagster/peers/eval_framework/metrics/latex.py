@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +35,7 @@ class _Algebra:
         self._process: subprocess.Popen[str] | None = None
         self._owner = 0
 
-    def ask(self, request: dict[str, Any]) -> Any:
+    def ask(self, request: Mapping[str, object]) -> Any:
         """The answer; None if the process ended or did not answer in time."""
         with self._lock:
             process = self._running()
@@ -78,7 +79,7 @@ _algebra = _Algebra()
 atexit.register(_algebra.stop)
 
 
-def ask_algebra(request: dict[str, Any]) -> Any:
+def ask_algebra(request: Mapping[str, object]) -> Any:
     """The answer of the process to a request; None without one.
 
     Raises:
