@@ -11,8 +11,7 @@ from eval_dagster.config.loading import load_config
 from eval_dagster.config.yaml_document import with_entries
 from eval_dagster.errors import RequirementError, UsageError
 from eval_dagster.models.registry import registered_sections
-from eval_dagster.peers.processes.environments import Environment
-from eval_dagster.peers.processes.registry import ProcessRegistry, make_environment
+from eval_dagster.peers.processes.registry import Environment, ProcessRegistry, make_environment
 from eval_dagster.project import Project, default_config_path
 from eval_dagster.task_files.registries import opened_registry, registered, registry_names
 from eval_dagster.texts.figures import did_you_mean

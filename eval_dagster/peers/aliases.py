@@ -33,7 +33,7 @@ _lock = threading.RLock()
 
 
 @contextmanager
-def aliases(beside: str = "") -> Iterator[Mapping[str, Any]]:
+def aliases(beside: str = "") -> Iterator[Mapping[str, type]]:
     """Let this thread import by the names of eval-framework and lighteval within the block.
 
     Only one thread at a time can be within a block; others wait. Nested blocks do nothing.
@@ -95,7 +95,7 @@ class _AliasFinder(MetaPathFinder, Loader):
         self._top_level = top_level
         self._beside = beside
         self._thread = threading.get_ident()
-        self.own: dict[str, Any] = {}
+        self.own: dict[str, type] = {}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - the protocol's
         """Return the spec of a module.
@@ -133,7 +133,7 @@ class _AliasFinder(MetaPathFinder, Loader):
 class _AliasModule(ModuleType):
     """A module whose names are in other modules."""
 
-    def __init__(self, name: str, own: dict[str, Any]) -> None:
+    def __init__(self, name: str, own: dict[str, type]) -> None:
         super().__init__(name)
         self.__dict__["__own__"] = own
 
@@ -148,7 +148,7 @@ class _AliasModule(ModuleType):
             raise _unknown(self.__name__, name)
         module, _, attribute = known[name].partition(":")
         if known[name] == _METRICS:
-            own: dict[str, Any] = self.__dict__["__own__"]
+            own: dict[str, type] = self.__dict__["__own__"]
             return own["Metrics"] if "Metrics" in own else own.setdefault("Metrics", import_module(module).own_metrics())
         return getattr(import_module(module), attribute)
 

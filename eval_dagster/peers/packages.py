@@ -9,7 +9,6 @@ class LightevalRegistry(ProcessRegistry):
     NAME = "lighteval"
     WORKER = "eval_dagster.peers.workers.lighteval_worker"
     COMPANIONS = (
-        "eval_dagster.peers.workers.lighteval_catalog",
         "eval_dagster.peers.workers.installed_versions",
         "eval_dagster.peers.workers.random_draws",
     )
@@ -24,7 +23,7 @@ class EvalFrameworkRegistry(ProcessRegistry):
 
     NAME = "eval_framework"
     WORKER = "eval_dagster.peers.workers.eval_framework_worker"
-    COMPANIONS = ("eval_dagster.peers.workers.eval_framework_tasks", "eval_dagster.peers.workers.installed_versions")
+    COMPANIONS = ("eval_dagster.peers.workers.installed_versions",)
     DISTRIBUTION = "eval-framework"
     PACKAGES = ("eval_framework", "template_formatting")
     RELEASE = "0.9.1"

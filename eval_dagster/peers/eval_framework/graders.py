@@ -58,7 +58,7 @@ class GradingOutput(BaseModel):
     judge_response: str
 
 
-def parse_json_output(output: str) -> dict[str, Any]:
+def parse_json_output(output: str) -> dict[str, object]:
     """The JSON object in a text, from the first brace to the last; empty without one."""
     found = _OBJECT.search(output)
     try:

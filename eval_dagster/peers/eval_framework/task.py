@@ -21,8 +21,8 @@ from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, RowMetric
 from eval_dagster.peers.eval_framework.contexts import ContextClasses, described
 from eval_dagster.peers.eval_framework.formatters import lost_space, prompt_text
+from eval_dagster.peers.eval_framework.responses import PlainRow, answered
 from eval_dagster.peers.eval_framework.revisions import commit_in
-from eval_dagster.peers.eval_framework.views import PlainRow, answered
 from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import NO_SUBJECT, SubjectType, subject_name
@@ -123,7 +123,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
             return Splits({split: Rows(whole[split]) for split in splits})
         return Splits({split: Rows(rows) for split, rows in self.open_splits(path, name, self.hf_revision, splits).items()})
 
-    def _shuffle_splits(self, hf_dataset: Mapping[str, Any]) -> dict[str, Any]:
+    def _shuffle_splits(self, hf_dataset: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
         """The two splits of the task as lists, the evaluated one shuffled."""
         self.rnd = Random(RANDOM_SEED)  # noqa: S311
         found = {split: list(rows) for split, rows in hf_dataset.items() if split in (self.SAMPLE_SPLIT, self.FEWSHOT_SPLIT)}
@@ -346,7 +346,7 @@ class Rows(list[Row]):
         """The rows that the function accepts."""
         return type(self)(row for row in self if function(row))
 
-    def map(self, function: Callable[[Row], Mapping[str, Any]]) -> Self:
+    def map(self, function: Callable[[Row], Mapping[str, object]]) -> Self:
         """The rows, each with the fields that the function returns for it."""
         return type(self)({**row, **function(row)} for row in self)
 
@@ -358,7 +358,7 @@ class Splits(dict[str, Rows]):
         """The rows that the function accepts."""
         return type(self)({split: rows.filter(function) for split, rows in self.items()})
 
-    def map(self, function: Callable[[Row], Mapping[str, Any]]) -> Self:
+    def map(self, function: Callable[[Row], Mapping[str, object]]) -> Self:
         """The rows, each with the fields that the function returns for it."""
         return type(self)({split: rows.map(function) for split, rows in self.items()})
 

@@ -1,28 +1,208 @@
-"""eval-framework's tasks: messages, prompts and metric values, made by eval-framework 0.9. It runs in the environment that has it."""
+"""eval-framework's tasks: descriptions, messages, prompts and metric values, made by eval-framework 0.9. It runs in the environment that
+has it.
+"""
+
+from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from eval_framework.shared.types import Completion, Loglikelihood
+from eval_framework.metrics.llm.base import BaseLLMJudgeMetric
+from eval_framework.shared.types import Completion, Error, Loglikelihood
 from eval_framework.tasks.base import RANDOM_SEED, ResponseType
-from eval_framework_tasks import Rows, Splits, describe, loading, names, subject_of, task_of
+from eval_framework.tasks.registry import Registry
+from eval_framework.tasks.task_names import register_all_tasks
+from installed_versions import versions_around
 from template_formatting.formatter import ConcatFormatter, IdentityFormatter, Llama3Formatter, Message
+
+if TYPE_CHECKING:
+    from eval_dagster.peers.workers.messages import (
+        AnswerSent,
+        Described,
+        ErrorSent,
+        QuestionSent,
+        RowsMade,
+        SettingsSent,
+        SplitDescribed,
+        SplitRows,
+        SplitsDescribed,
+    )
+    from eval_dagster.records import Row
 
 __all__ = ["describe", "names", "render", "rows", "score"]
 
 _FORMATTERS = {"plain": ConcatFormatter, "identity": IdentityFormatter, "llama3": Llama3Formatter}
 _SHUFFLED = "eval_framework_shuffled"
 """Field of a row before the examples: how many rows were shuffled by the generator that draws the examples."""
+_PACKAGES = ("eval_framework", "template_formatting")
+_RUNS_CODE = ("llm_sandbox", "run_python_code")
+"""Names in the module of a metric that runs code."""
+
+
+class _FoundError(Exception):
+    """Raised where the dataset would be loaded, with what of it is wanted."""
+
+    def __init__(self, path: str, config: str | None) -> None:
+        super().__init__(path)
+        self.path, self.config = path, config
+
+
+class Rows(list[dict[str, object]]):
+    """The rows of a split, with what eval-framework's tasks use of a split of `datasets`."""
+
+    def filter(self, keeps: Callable[[Row], bool]) -> Rows:
+        """The rows that are kept."""
+        return Rows(row for row in self if keeps(row))
+
+
+class Splits(dict[str, Rows]):
+    """Splits by name."""
+
+    def filter(self, keeps: Callable[[Row], bool]) -> Splits:
+        """The rows that are kept of each split."""
+        return Splits({name: rows.filter(keeps) for name, rows in self.items()})
+
+
+@cache
+def _registered() -> Any:
+    own = Registry()
+    register_all_tasks(own)
+    return own
+
+
+def names() -> dict[str, str]:
+    """All names of the registry."""
+    return {str(name): "task" for name in _registered()}
+
+
+def describe(name: str) -> Described:
+    """The description of a task, as JSON."""
+    if name not in _registered():
+        raise LookupError(f"eval-framework has no task {name!r}")
+    task = task_of(name)
+    metrics = list(task.get_metrics())
+    for metric in metrics:
+        if issubclass(metric, BaseLLMJudgeMetric):
+            raise PermissionError(f"the metric {metric.__name__} asks another model, which eval_dagster does not do for eval-framework")
+        if any(hasattr(sys.modules[metric.__module__], name) for name in _RUNS_CODE):
+            raise PermissionError(
+                f"the metric {metric.__name__} runs code that the model wrote, outside of the sandbox; "
+                "use a task of eval_dagster that runs it in the sandbox"
+            )
+    subjects = {subject_name(subject): subject for subject in task.SUBJECTS}
+    return {
+        "description": (inspect.getdoc(type(task)) or "").split("\n\n")[0],
+        "subjects": list(subjects),
+        "response_type": task.get_response_type().value,
+        "metrics": [{"name": metric.NAME, "higher_is_better": _is_better(metric, task), "is_mean": True} for metric in metrics],
+        "num_fewshot": task.num_fewshot,
+        "is_macro": True,
+        "splits": {name: _splits(task, subject) for name, subject in subjects.items()},
+        "version": [versions_around("eval-framework"), _hashes([type(task), *metrics]), task.get_metadata(), task.hf_revision],
+    }
+
+
+def task_of(name: str, num_fewshot: int | None = None) -> Any:
+    """A task; with its customary number of examples where none is given."""
+    task = _registered()[name].create(num_fewshot=0, custom_subjects=None, custom_hf_revision=None)
+    return type(task)() if num_fewshot is None else type(task)(num_fewshot=num_fewshot)
+
+
+def subject_name(subject: Any) -> str:
+    """The name of a subject: of one of several parts, the parts with commas between them."""
+    if isinstance(subject, tuple):
+        return ",".join(subject_name(part) for part in subject)
+    return str(subject.value if isinstance(subject, Enum) else subject)
+
+
+def subject_of(task: Any, name: str) -> Any:
+    """The subject of a name."""
+    return next(subject for subject in task.SUBJECTS if subject_name(subject) == name)
+
+
+def _is_better(metric: Any, task: Any) -> bool:
+    """Whether a higher value is better. Only results hold this, so the metric scores one answer that is an error."""
+    error = Error(error_class="", message="", traceback="")
+    shared = {"id": 0, "subject": "", "ground_truth": "", "prompt": "", "prompt_sequence_positions": None, "error": error}
+    try:
+        if task.get_response_type() is ResponseType.COMPLETION:
+            texts: dict[str, object] = {"completion": "", "raw_completion": "", "raw_completion_sequence_positions": None, "messages": []}
+            found = metric().calculate(Completion(**shared, **texts))
+        else:
+            found = metric().calculate(Loglikelihood(**shared, loglikelihoods={}, loglikelihoods_sequence_positions={}))
+        return bool(found[0].higher_is_better) if found else True
+    except Exception:  # the metric's own code
+        return True
+
+
+# ---- datasets
+
+
+def _splits(task: Any, subject: Any) -> SplitsDescribed:
+    def find(path: str, name: str | None = None, **_: Any) -> Any:
+        raise _FoundError(path, name)
+
+    try:
+        with loading(task, find):
+            task._load_dataset(subject)
+    except _FoundError as wanted:
+        evaluated: SplitDescribed = {
+            "path": wanted.path,
+            "config": wanted.config,
+            "split": task.SAMPLE_SPLIT,
+            "revision": task.hf_revision,
+        }
+        return {"evaluated": [evaluated], "examples": [{**evaluated, "split": task.FEWSHOT_SPLIT}] if task.FEWSHOT_SPLIT else []}
+    return {}
+
+
+@contextmanager
+def loading(task: Any, load: Callable[..., Any]) -> Iterator[None]:
+    """Within the block, the task's datasets are loaded by a function. Some tasks call `load_dataset` of their module."""
+    modules = {
+        module
+        for each in type(task).__mro__
+        if (module := sys.modules.get(each.__module__))
+        and module.__name__.startswith("eval_framework.")
+        and hasattr(module, "load_dataset")
+    }
+    own = {module: module.load_dataset for module in modules}
+    task._load_hf_dataset = load
+    for module in modules:
+        module.load_dataset = load  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del task._load_hf_dataset
+        for module, function in own.items():
+            module.load_dataset = function  # type: ignore[attr-defined]
+
+
+# ---- version
+
+
+def _hashes(classes: Sequence[type]) -> Mapping[str, str]:
+    """A hash of each file that the classes and their bases are defined in."""
+    modules = {each.__module__ for definition in classes for each in definition.__mro__}
+    files = {name: Path(str(importlib.import_module(name).__file__)) for name in sorted(modules) if name.startswith(tuple(_PACKAGES))}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for name, file in files.items()}
 
 
 # ---- rows
 
 
-def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: bool) -> dict[str, Any]:
+def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) -> RowsMade:
     """The rows as the task has them after loading: filtered, and in its order."""
     task = task_of(name)
     given = Splits({each["split"]: Rows(each["rows"]) for each in splits})
@@ -31,16 +211,12 @@ def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: 
     evaluated = task.dataset[task.SAMPLE_SPLIT]
     if not fewshot:
         return {"evaluated": evaluated}
-    sizes = [len(given.get(task.SAMPLE_SPLIT, ())), len(evaluated)]
-    examples = [] if task.FEWSHOT_SPLIT == task.SAMPLE_SPLIT else list(task.dataset.get(task.FEWSHOT_SPLIT, []))
-    return {"evaluated": evaluated, "examples": [{_SHUFFLED: _shuffled(task, sizes)}, *examples]}
-
-
-def _shuffled(task: Any, sizes: Sequence[int]) -> int:
-    """Of how many rows the shuffling left the task's generator in its state."""
-    generator = getattr(task, "rnd", None)
+    # The number of rows whose shuffling left the task's generator in its state.
+    sizes, generator = [len(given.get(task.SAMPLE_SPLIT, ())), len(evaluated)], getattr(task, "rnd", None)
     state = None if generator is None else generator.getstate()
-    return next((size for size in sizes if _generator(size).getstate() == state), 0)
+    shuffled = next((size for size in sizes if _generator(size).getstate() == state), 0)
+    examples = [] if task.FEWSHOT_SPLIT == task.SAMPLE_SPLIT else list(task.dataset.get(task.FEWSHOT_SPLIT, []))
+    return {"evaluated": evaluated, "examples": [{_SHUFFLED: shuffled}, *examples]}
 
 
 def _generator(shuffled: int, seed: int = RANDOM_SEED) -> random.Random:
@@ -52,9 +228,7 @@ def _generator(shuffled: int, seed: int = RANDOM_SEED) -> random.Random:
 # ---- questions
 
 
-def render(
-    name: str, subject: str, rows: Sequence[dict[str, Any]], examples: Sequence[dict[str, Any]], settings: Mapping[str, Any]
-) -> Iterator[list[dict[str, Any]]]:
+def render(name: str, subject: str, rows: Sequence[Row], examples: Sequence[Row], settings: SettingsSent) -> Iterator[list[QuestionSent]]:
     """The task's samples for each row."""
     task = task_of(name, settings["num_fewshot"])
     marks, pool = [row for row in examples if row.keys() == {_SHUFFLED}], [dict(row) for row in examples if row.keys() != {_SHUFFLED}]
@@ -65,19 +239,16 @@ def render(
     index = 0
     for item, row in zip(items, rows, strict=True):
         if settings["examples_per_sample"]:
-            task.rnd = random.Random(_seed([settings["seed"], row]))
+            text = json.dumps([settings["seed"], row], sort_keys=True)
+            task.rnd = random.Random(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
         item["subject"] = own
         made = task._create_samples(item, index, str(own))
         index += len(made)
         yield [_question(task, sample, number, settings["format"]) for number, sample in enumerate(made)]
 
 
-def _seed(value: Any) -> int:
-    return int(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8], 16)
-
-
-def _question(task: Any, sample: Any, number: int, prompt_format: str) -> dict[str, Any]:
-    question = {
+def _question(task: Any, sample: Any, number: int, prompt_format: str) -> QuestionSent:
+    question: QuestionSent = {
         "messages": [[message.role.value, message.content] for message in sample.messages],
         "ground_truth": sample.ground_truth,
         "response_type": task.get_response_type().value,
@@ -97,7 +268,7 @@ def _question(task: Any, sample: Any, number: int, prompt_format: str) -> dict[s
 # ---- scores
 
 
-def score(name: str, subject: str, row: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def score(name: str, subject: str, row: Row, answers: Sequence[AnswerSent]) -> dict[str, float | ErrorSent]:
     """The values of a row: the means over its questions and their texts."""
     task = task_of(name, 0)
     task.num_fewshot, task.dataset, task.rnd = 0, {task.SAMPLE_SPLIT: [], task.FEWSHOT_SPLIT: []}, random.Random(RANDOM_SEED)
@@ -109,25 +280,22 @@ def score(name: str, subject: str, row: Mapping[str, Any], answers: Sequence[Map
     for answer in answers:
         for response in _responses(task, samples[answer["context"]["number"]], answer):
             for metric in metrics:
-                _calculate(metric, response, found, errors)
-    means = {metric: math.fsum(values) / len(values) for metric, values in found.items()}
-    return means | {metric: {"$error": reason} for metric, reason in errors.items()}
+                try:
+                    results = metric.calculate(response)
+                except Exception as error:  # the other metrics of the row are computed
+                    errors[metric.NAME] = f"{type(error).__name__}: {error}"
+                    continue
+                for result in results:
+                    if result.error is not None:
+                        errors[result.metric_name] = f"{result.error.error_class}: {result.error.message}"
+                    elif result.value is not None:
+                        found.setdefault(result.metric_name, []).append(float(result.value))
+    means: dict[str, float | ErrorSent] = {metric: math.fsum(values) / len(values) for metric, values in found.items()}
+    failed: dict[str, ErrorSent] = {metric: {"$error": reason} for metric, reason in errors.items()}
+    return {**means, **failed}
 
 
-def _calculate(metric: Any, response: Any, found: dict[str, list[float]], errors: dict[str, str]) -> None:
-    try:
-        results = metric.calculate(response)
-    except Exception as error:  # the other metrics of the row are computed
-        errors[metric.NAME] = f"{type(error).__name__}: {error}"
-        return
-    for result in results:
-        if result.error is not None:
-            errors[result.metric_name] = f"{result.error.error_class}: {result.error.message}"
-        elif result.value is not None:
-            found.setdefault(result.metric_name, []).append(float(result.value))
-
-
-def _responses(task: Any, sample: Any, answer: Mapping[str, Any]) -> list[Any]:
+def _responses(task: Any, sample: Any, answer: AnswerSent) -> list[Any]:
     shared = {"id": sample.id, "subject": sample.subject, "ground_truth": sample.ground_truth, "prompt": answer["prompt"]}
     if task.get_response_type() is ResponseType.LOGLIKELIHOODS:
         positions = {choice: len(tokens) for choice, tokens in zip(answer["choices"], answer["tokens"], strict=False)}

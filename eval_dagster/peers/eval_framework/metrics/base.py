@@ -22,9 +22,8 @@ from eval_dagster.metrics.base import Error, MetricResult, ResponseT, full_name
 from eval_dagster.peers.aliases import with_aliases
 from eval_dagster.peers.eval_framework.code import COMPANIONS, execute_python_code_with_tests, run_python_code
 from eval_dagster.peers.eval_framework.metrics.latex import LATEX_PACKAGES, accept_antlr
-from eval_dagster.peers.eval_framework.responses import Completion
+from eval_dagster.peers.eval_framework.responses import Completion, foreign_view
 from eval_dagster.peers.eval_framework.sandbox_sessions import SandboxSession
-from eval_dagster.peers.eval_framework.views import foreign_view
 
 _RUNNERS = (SandboxSession, execute_python_code_with_tests, run_python_code)
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

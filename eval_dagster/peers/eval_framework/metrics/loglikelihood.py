@@ -9,8 +9,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import Error, MetricResult, RowMetric
 from eval_dagster.metrics.loglikelihood import count_tie
 from eval_dagster.peers.eval_framework.metrics.base import BaseMetric, result
-from eval_dagster.peers.eval_framework.responses import Loglikelihood
-from eval_dagster.peers.eval_framework.views import foreign_view
+from eval_dagster.peers.eval_framework.responses import Loglikelihood, foreign_view
 
 
 def _per_character(loglikelihoods: Mapping[str, float]) -> dict[str, float]:
