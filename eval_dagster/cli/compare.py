@@ -190,8 +190,8 @@ def _print_changes(each: MetricComparison, most: int) -> None:
 
 def _is_tie(point: Materialization, metric: str, sample_id: str) -> bool:
     """Whether a model found several choices equally good, which counts as a draw among them."""
-    row = point.scores_by_metric.get(metric, {}).get(sample_id, {})
-    return '"tie"' in (row.get("explanation") or "")
+    row = point.scores_by_metric.get(metric, {}).get(sample_id)
+    return row is not None and '"tie"' in (row.get("explanation") or "")
 
 
 def _advantage(change: ChangedSample, higher_is_better: bool) -> float:

@@ -20,12 +20,13 @@ from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.lake.format.parquet_files import time_of
+from eval_dagster.lake.tables.columns import ScoreRow
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Against, FreshSample, Regression, Verdict
 from eval_dagster.results.materializations import Materialization, overall
 from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.rescoring import FreshAnswers, ask_again
+from eval_dagster.stages.rescoring import FreshAnswers, FreshScore, ask_again
 from eval_dagster.stages.scores import statistic_names
 from eval_dagster.statistics.verdicts import (
     FEWEST,
@@ -38,8 +39,6 @@ from eval_dagster.statistics.verdicts import (
 )
 from eval_dagster.versions.hashes import stable_hash
 
-Scores: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Rows of `scores` by metric and sample."""
 Content: TypeAlias = tuple[Any, ...]
 """The value, the item or the statistics of one sample. A metric is computed from the contents of all samples."""
 _NOT_POSSIBLE = "could not be confirmed: "
@@ -89,7 +88,7 @@ class Fall:
         return {name: (now[name], before[name]) for name in sorted(now) if name in before}
 
     @property
-    def rows(self) -> Mapping[str, Mapping[str, Any]]:
+    def rows(self) -> Mapping[str, ScoreRow]:
         """A row of `scores` for each sample, with its cluster and its subject."""
         return self.now.scores_by_metric[self._names[0]]
 
@@ -102,13 +101,13 @@ class Fall:
     def _names(self) -> list[str]:
         return statistic_names(self.of_all) if self.of_all is not None and issubclass(self.of_all, CorpusMetric) else [self.metric]
 
-    def contents_in(self, scores: Scores) -> dict[str, Content]:
-        """The content of each sample that has one."""
+    def contents_in(self, scores: Mapping[str, Mapping[str, FreshScore]]) -> dict[str, Content]:
+        """The content of each sample that has one, in scores by metric and sample."""
         columns = [scores.get(name, {}) for name in self._names]
         if self.of_all is not None and issubclass(self.of_all, ItemMetric):
             found = {name: (row["value"], row["item"]) for name, row in columns[0].items()}
             return {name: content for name, content in found.items() if content != (None, None)}
-        values = {name: tuple(column.get(name, {}).get("value") for column in columns) for name in columns[0]}
+        values = {name: tuple(column[name]["value"] if name in column else None for column in columns) for name in columns[0]}
         return {name: content for name, content in values.items() if None not in content}
 
     def tested(self, fresh: FreshAnswers, asked_whole: set[str]) -> FreshTest | None:

@@ -80,7 +80,7 @@ def find_looks(
         known: Looks of earlier judgements by `key_of`, from code of the same `look_version`. They are not computed again.
     """
     metric = next((row["metric"] for row in points[-1].metric_rows if row["is_headline"]), None) if points else None
-    having = [point for point in points if metric is not None and overall(point).get(metric, {}).get("value") is not None]
+    having = [point for point in points if metric in (rows := overall(point)) and rows[metric]["value"] is not None] if metric else []
     if metric is None or not having:
         return
     before = having[0]
@@ -200,7 +200,7 @@ def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     return {}
 
 
-def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | FreshSample | Look]) -> list[dict[str, Any]]:
+def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | FreshSample | Look]) -> list[dict[str, object]]:
     shared = {"suite": result.suite, "judged_at": result.judged_at, "run_id": result.run_id}
     return [asdict(record) | shared for record in records]
 

@@ -9,14 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.records import minute
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.format.parquet_files import read_info, time_of
 from eval_dagster.lake.lineage import Inputs
-from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
+from eval_dagster.lake.tables.columns import MetricRow, ResponseRow, ScoreRow
 from eval_dagster.project import Project
 from eval_dagster.results.materializations import Materialization, history, overall
 from eval_dagster.stages.aggregation import metric_rows
@@ -55,14 +54,14 @@ class ScoredAgain(Materialization):
         return self.versions_of_code
 
     @cached_property
-    def metric_rows(self) -> list[dict[str, Any]]:
+    def metric_rows(self) -> Sequence[MetricRow]:
         """Its rows of `metrics`, computed now."""
-        return [dict(row) for row in self.aggregated]
+        return self.aggregated
 
     @cached_property
-    def scores(self) -> list[dict[str, Any]]:
+    def scores(self) -> Sequence[ScoreRow]:
         """Its rows of `scores`, computed now."""
-        return [dict(row) for row in self.scored]
+        return self.scored
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -72,9 +71,9 @@ class ScoredAgain(Materialization):
         return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=path)
 
     @cached_property
-    def responses(self) -> dict[str, dict[str, Any]]:
+    def responses(self) -> Mapping[str, ResponseRow]:
         """Its responses by sample."""
-        return {name: dict(row) for name, row in self.answers.responses.items()}
+        return self.answers.responses
 
     def refused(self, metric: str) -> list[str]:
         """The errors of a metric on answers without errors."""

@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.lineage import InputCause, changed_inputs
-from eval_dagster.lake.tables.columns import ResponseRow
+from eval_dagster.lake.tables.columns import PromptRow, ResponseRow, ScoreRow
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of, known_bounds
 from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
-from eval_dagster.stages.partition import answer_text, mixed_words
+from eval_dagster.results.samples import answer_text
+from eval_dagster.stages.partition import mixed_words
 from eval_dagster.statistics.paired import ALPHA, Comparison, compare_corpora, compare_items, compare_means
 
 Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "mixed answers", "mixed baseline"]
@@ -20,7 +21,7 @@ Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "mixed ans
 behind a server's name, or the metric's code. Or one of the results mixes answers of several models or states of a server.
 """
 
-
+T = TypeVar("T")
 _WORDS = {
     "endpoint": "endpoint (another model behind the server's name)",
     "mixed answers": "mixed answers (of several models or states of the server)",
@@ -148,41 +149,40 @@ def changed_samples(a: Materialization, b: Materialization, metric: str) -> Iter
     changed = [
         sample_id
         for sample_id in dict.fromkeys([*of_a, *of_b])
-        if sample_id not in of_a or sample_id not in of_b or _scored(of_a[sample_id]) != _scored(of_b[sample_id])
+        if (here := of_a.get(sample_id)) is None
+        or (there := of_b.get(sample_id)) is None
+        or (here["value"], here.get("item")) != (there["value"], there.get("item"))
     ]
     if not changed:
         return
-    prompts_a, prompts_b = _or_nothing(a, "prompts"), _or_nothing(b, "prompts")
-    responses_a, responses_b = _or_nothing(a, "responses"), _or_nothing(b, "responses")
+    prompts_a, prompts_b = _or_nothing(lambda: a.prompts), _or_nothing(lambda: b.prompts)
+    responses_a, responses_b = _or_nothing(lambda: a.responses), _or_nothing(lambda: b.responses)
     for sample_id in changed:
         here, there = of_a.get(sample_id), of_b.get(sample_id)
-        prompt_a, prompt_b = prompts_a.get(sample_id, {}), prompts_b.get(sample_id, {})
-        prompt = prompt_a or prompt_b
+        score = of_a.get(sample_id) or of_b[sample_id]
+        prompt = prompts_a.get(sample_id) or prompts_b.get(sample_id)
         yield ChangedSample(
             eval=a.eval_name,
             model=a.model,
             metric=metric,
             sample_id=sample_id,
-            subject=(here or there or {})["subject"],
-            sample_name=(here or there or {}).get("sample_name"),
+            subject=score["subject"],
+            sample_name=score.get("sample_name"),
             value=None if here is None else here["value"],
             baseline_value=None if there is None else there["value"],
-            prompt=prompt.get("prompt"),
-            gold=tuple(prompt.get("gold") or ()),
-            answer=_answer(responses_a.get(sample_id), prompt_a),
-            baseline_answer=_answer(responses_b.get(sample_id), prompt_b),
+            prompt=prompt and prompt.get("prompt"),
+            gold=tuple((prompt and prompt.get("gold")) or ()),
+            answer=_answer(responses_a.get(sample_id), prompts_a.get(sample_id)),
+            baseline_answer=_answer(responses_b.get(sample_id), prompts_b.get(sample_id)),
         )
 
 
-def _scored(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    return row["value"], row.get("item")
-
-
-def _scores_or_statistics(point: Materialization, metric: str) -> Mapping[str, Mapping[str, Any]]:
+def _scores_or_statistics(point: Materialization, metric: str) -> Mapping[str, ScoreRow]:
     """Scores by sample. For a corpus metric, one row per sample, without a value."""
     if metric in point.scores_by_metric:
         return point.scores_by_metric[metric]
-    statistics = next((rows for name, rows in point.scores_by_metric.items() if name.startswith(f"{metric}/")), {})
+    of_parts = (rows for name, rows in point.scores_by_metric.items() if name.startswith(f"{metric}/"))
+    statistics: Mapping[str, ScoreRow] = next(of_parts, {})
     return {sample_id: {**row, "value": None} for sample_id, row in statistics.items()}
 
 
@@ -214,16 +214,14 @@ def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Materialization, of_
     return compare_corpora(matrices[0], matrices[1], metric.aggregate, clusters=clusters, alpha=alpha)
 
 
-def _or_nothing(point: Materialization, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:
+def _or_nothing(read: Callable[[], Mapping[str, T]]) -> Mapping[str, T]:
     try:
-        return point.prompts if table == "prompts" else point.responses
+        return read()
     except LakeError:
         return {}
 
 
-def _answer(response: Mapping[str, Any] | None, prompt: Mapping[str, Any]) -> str | None:
-    if response is None:
-        return None
-    if response["error"] is not None:
+def _answer(response: ResponseRow | None, prompt: PromptRow | None) -> str | None:
+    if response is not None and response["error"] is not None:
         return f"error: {response['error']}"
-    return answer_text(cast(ResponseRow, response), prompt.get("choices"))
+    return answer_text(response, prompt)

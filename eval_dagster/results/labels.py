@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from eval_dagster.config.values import NAME
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.columns import HumanLabel
+from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.results.materializations import Materialization, MaterializationName, history, materialization_at
 from eval_dagster.results.samples import answer_text
 from eval_dagster.stores.whole_files import replaced
@@ -26,6 +27,9 @@ _NEEDED = ("eval", "model", "materialized_at", "sample_id", "label")
 _MOST_LABEL, _MOST_COMMENT = 200, 10_000
 _LARGEST_CELL = 2**27
 """Maximum characters of a cell. The limit of Python's reader, 131,072, is too small for a long prompt."""
+
+_Key: TypeAlias = tuple[str, str, datetime, str, str]
+"""Eval, model, time of the result, sample, and the person who labelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +64,9 @@ def export_labels(lake: Lake, eval_name: str, name: MaterializationName, file: P
         writer = csv.writer(opened, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)
         for sample in chosen:
-            asked = point.prompts.get(sample, {})
-            of_sample = [rows.get(sample, {}).get(name) or "" for name in ("sample_name", "subject")]
-            texts = [*of_sample, asked.get("prompt") or "", " | ".join(asked.get("gold") or ()), answers[sample]]
+            asked, score = point.prompts.get(sample), rows.get(sample)
+            of_sample = [score.get("sample_name") or "", score["subject"] or ""] if score else ["", ""]
+            texts = [*of_sample, *([asked["prompt"] or "", " | ".join(asked["gold"] or ())] if asked else ["", ""]), answers[sample]]
             key = [eval_name, point.model, point.materialized_at.astimezone(UTC).isoformat(), sample]
             writer.writerow([*key, *map(spreadsheet_text, texts), "", ""])
     return len(chosen)
@@ -79,10 +83,12 @@ def import_labels(lake: Lake, file: Path, *, by: str) -> Imported:
     """
     if not by.strip():
         raise UsageError("found an empty --by; expected the name of the person who labelled")
-    known = {_key(row): (row["label"], row["comment"]) for row in sorted(records_of(lake, TABLE), key=lambda row: row["labelled_at"])}
+    # Rows of earlier releases lack the column `sample_name`.
+    stored = (HumanLabel(**{"sample_name": None, **fields_in(row, HumanLabel)}) for row in records_of(lake, TABLE))
+    known = {_key(label): (label.label, label.comment) for label in sorted(stored, key=lambda label: label.labelled_at)}
     now, points = datetime.now(UTC), _Points(lake)
     new: list[HumanLabel] = []
-    seen: dict[tuple[Any, ...], int] = {}
+    seen: dict[_Key, int] = {}
     n_known = n_empty = 0
     for line, row in _rows(file):
         where = f"{file}:{line}"
@@ -90,7 +96,7 @@ def import_labels(lake: Lake, file: Path, *, by: str) -> Imported:
             n_empty += 1
             continue
         label = _label(row, points, where, by=by.strip(), now=now)
-        key = _key(asdict(label))
+        key = _key(label)
         if key in seen:
             raise UsageError(f"{where}: found the sample {label.sample_id!r} again, which line {seen[key]} has; expected each one once")
         seen[key] = line
@@ -189,8 +195,8 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
         csv.field_size_limit(before)
 
 
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("eval", "model", "materialized_at", "sample_id", "labelled_by"))
+def _key(label: HumanLabel) -> _Key:
+    return label.eval, label.model, label.materialized_at, label.sample_id, label.labelled_by
 
 
 def _answer(point: Materialization, sample: str) -> str | None:

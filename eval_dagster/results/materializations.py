@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, overload
 
 import pyarrow.compute as pc
 
@@ -14,6 +14,7 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.format.parquet_files import read_info, read_rows, time_of
 from eval_dagster.lake.lineage import Inputs
+from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow, ScoreRow
 
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
 """Inputs that can change a score -> their names in the lake. Each metric also has a version of its code."""
@@ -22,6 +23,8 @@ _STAGES = {"prompts": "rendered_prompts", "responses": "model_outputs"}
 _PROMPT = ("sample_id", "request_id", "prompt", "choices", "gold")
 _RESPONSE = ("sample_id", "text", "text_post_processed", "choice_logprobs", "error")
 """Columns that comparisons read. Other columns, such as log-probabilities of tokens, are many times larger."""
+_Columns: TypeAlias = Sequence[str] | None
+_Samples: TypeAlias = Collection[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ class Materialization:
         return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=scores)
 
     @cached_property
-    def metric_rows(self) -> list[dict[str, Any]]:
+    def metric_rows(self) -> Sequence[MetricRow]:
         """Its rows of `metrics`."""
         return read_rows(self.metrics.path)
 
@@ -89,30 +92,39 @@ class Materialization:
         return self._scores_path.exists()
 
     @cached_property
-    def scores(self) -> list[dict[str, Any]]:
+    def scores(self) -> Sequence[ScoreRow]:
         """Its rows of `scores`. Raises `LakeError` if they were deleted."""
         return self.rows("scores")
 
     @cached_property
-    def scores_by_metric(self) -> dict[str, dict[str, dict[str, Any]]]:
+    def scores_by_metric(self) -> dict[str, dict[str, ScoreRow]]:
         """Its scores by metric and sample."""
-        found: dict[str, dict[str, dict[str, Any]]] = {}
+        found: dict[str, dict[str, ScoreRow]] = {}
         for row in self.scores:
             found.setdefault(row["metric"], {})[row["sample_id"]] = row
         return found
 
     @cached_property
-    def prompts(self) -> dict[str, dict[str, Any]]:
+    def prompts(self) -> Mapping[str, PromptRow]:
         """Its prompts by sample, with the columns that comparisons read. Raises `LakeError` if they were deleted."""
         return {row["sample_id"]: row for row in self.rows("prompts", _PROMPT)}
 
     @cached_property
-    def responses(self) -> dict[str, dict[str, Any]]:
+    def responses(self) -> Mapping[str, ResponseRow]:
         """Its responses by sample, with the columns that comparisons read. Raises `LakeError` if they were deleted."""
         return {row["sample_id"]: row for row in self.rows("responses", _RESPONSE)}
 
-    def rows(self, table: StageTable, columns: Sequence[str] | None = None, samples: Collection[str] | None = None) -> list[dict[str, Any]]:
-        """The rows of a table that it was computed from, or only some samples' rows. Raises `LakeError` if they were deleted."""
+    @overload
+    def rows(self, table: Literal["prompts"], columns: _Columns = None, samples: _Samples = None) -> list[PromptRow]: ...
+
+    @overload
+    def rows(self, table: Literal["responses"], columns: _Columns = None, samples: _Samples = None) -> list[ResponseRow]: ...
+
+    @overload
+    def rows(self, table: Literal["scores"], columns: _Columns = None, samples: _Samples = None) -> list[ScoreRow]: ...
+
+    def rows(self, table: StageTable, columns: _Columns = None, samples: _Samples = None) -> list[Any]:
+        """The rows of a table that it was computed from, or only some columns or samples. Raises `LakeError` if they were deleted."""
         return read_rows(self.path_of(table), columns, None if samples is None else pc.field("sample_id").isin(list(samples)))
 
     def path_of(self, table: StageTable) -> Path:
@@ -252,9 +264,9 @@ def metric_versions(point: Materialization) -> Mapping[str, str]:
     return {row["metric"]: row["metric_version"] for row in point.metric_rows}
 
 
-def overall(point: Materialization) -> dict[str, Mapping[str, Any]]:
+def overall(point: Materialization) -> dict[str, MetricRow]:
     """The row of each metric over all subjects. If a metric has two rows, the headline."""
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, MetricRow] = {}
     for row in point.metric_rows:
         if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
             found[row["metric"]] = row

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from math import fsum
-from typing import Any, Literal, cast
+from typing import Literal, Required, TypedDict, TypeVar, cast
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,9 +16,9 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.damage import damage_named
 from eval_dagster.lake.format.parquet_files import time_of
-from eval_dagster.lake.tables.columns import ResponseRow
+from eval_dagster.lake.tables.columns import MetricFigures, MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.records import ResponseType, Role
-from eval_dagster.results.materializations import Materialization, metric_versions
+from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.stages import partition as stages
 
 _ANSWER = (
@@ -40,53 +40,127 @@ def image_counts(result: Materialization) -> dict[str, int]:
     return counts
 
 
-def answer_text(response: Mapping[str, Any] | None, prompt: Mapping[str, Any] | None) -> str | None:
+def answer_text(response: ResponseRow | None, prompt: PromptRow | None) -> str | None:
     """The answer of a response as one text, as in `stages.partition`; null without a response.
 
     Args:
-        response: A row of `responses` with `text`, `text_post_processed` and `choice_logprobs`.
-        prompt: The row of `prompts` with `choices`.
+        response: The columns `text`, `text_post_processed` and `choice_logprobs`.
+        prompt: The column `choices`.
     """
-    return None if response is None else stages.answer_text(cast(ResponseRow, response), prompt["choices"] if prompt else None)
+    return None if response is None else stages.answer_text(response, prompt["choices"] if prompt else None)
 
 
-def answers_of(result: Materialization, samples: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+class SampleAnswer(TypedDict, total=False):
+    """An answer to a sample with its scores, as a plain value without the fields that are null or empty."""
+
+    text: list[str]
+    raw: list[str] | None
+    """The texts with their reasoning, if it was split off."""
+    reasoning: list[str | None] | None
+    tool_calls: list[list[str]] | None
+    logprobs: list[float]
+    """One per choice (natural logarithm). Of a perplexity, their sum."""
+    finish_reason: list[str]
+    prompt_tokens: int | None
+    output_tokens: int | None
+    truncated_tokens: int | None
+    latency_s: float | None
+    """Seconds."""
+    cost: float | None
+    """US dollars."""
+    error: str | None
+    scores: dict[str, float | None]
+    """By metric, as the four fields after it."""
+    score_errors: dict[str, str]
+    items: dict[str, str]
+    text_values: dict[str, list[float]]
+    explanations: dict[str, dict[str, list[str | None]]]
+    prompt: str
+    """The prompt of the other result, if it differs."""
+    choices: list[str]
+    """The choices of the other result, if they differ; none if they were deleted."""
+
+
+class ResultSample(TypedDict, total=False):
+    """A sample as a plain value, without the fields that are null or empty."""
+
+    sample_id: Required[str]
+    sample_name: str | None
+    subject: str | None
+    response_type: str
+    images: int | None
+    """Their number."""
+    examples: list[list[str]]
+    """The few-shot examples as `[role, text]`."""
+    turns: list[list[str]]
+    """The question as `[role, text]`."""
+    prompt: Required[str]
+    """The exact text that was sent."""
+    choices: list[str] | None
+    gold: list[str]
+    """The correct answers as texts."""
+    gold_index: list[int]
+    """Places of the correct choices."""
+    context: str | None
+    error: str | None
+    """The error of the prompt."""
+    now: Required[SampleAnswer]
+    before: SampleAnswer | None
+    """The answer of the other result."""
+    flip: Literal["worse", "better"]
+    """Under the headline metric, if both results have a score."""
+
+
+Record = TypeVar("Record", SampleAnswer, ResultSample)
+
+
+def _filled(record: Record) -> Record:
+    """The record without the fields that are null or empty."""
+    return cast(Record, {name: value for name, value in record.items() if value is not None and value != []})
+
+
+def answers_of(result: Materialization, samples: Collection[str] | None = None) -> dict[str, SampleAnswer]:
     """The answers of a result with their scores, by sample; of all samples, or of some."""
     scores = result.rows("scores", ("sample_id", *_SCORE), samples)
-    answers = {row["sample_id"]: _answer(row) for row in result.rows("responses", ("sample_id", *_ANSWER), samples)}
+    answers: dict[str, SampleAnswer] = {}
+    for response in result.rows("responses", ("sample_id", *_ANSWER), samples):
+        texts = response["text"] or []
+        final = response["text_post_processed"] or texts
+        answer: SampleAnswer = {
+            "text": final,
+            "raw": texts if texts != final else None,
+            "reasoning": response["reasoning"] if any(response["reasoning"] or ()) else None,
+            "tool_calls": response.get("tool_calls") if any(response.get("tool_calls") or ()) else None,
+            "logprobs": response["choice_logprobs"] or [],
+            "finish_reason": response["finish_reason"],
+            "truncated_tokens": response["truncated_tokens"] or None,
+            "prompt_tokens": response.get("prompt_tokens"),
+            "output_tokens": response.get("output_tokens"),
+            "latency_s": response.get("latency_s"),
+            "cost": response.get("cost"),
+            "error": response.get("error"),
+        }
+        answers[response["sample_id"]] = _filled(answer)
     for row in scores:
         answer, metric = answers.setdefault(row["sample_id"], {}), row["metric"]
         answer.setdefault("scores", {})[metric] = row["value"]
-        for column, name in (("error", "score_errors"), ("item", "items"), ("text_values", "text_values")):
-            if row.get(column) is not None:
-                answer.setdefault(name, {})[metric] = row[column]
+        if (error := row.get("error")) is not None:
+            answer.setdefault("score_errors", {})[metric] = error
+        if (item := row.get("item")) is not None:
+            answer.setdefault("items", {})[metric] = item
+        if (text_values := row.get("text_values")) is not None:
+            answer.setdefault("text_values", {})[metric] = text_values
         if explanation := explanation_of(row):
             answer.setdefault("explanations", {})[metric] = explanation
     return answers
 
 
-def explanation_of(score: Mapping[str, Any]) -> dict[str, list[str | None]]:
+def explanation_of(score: ScoreRow) -> dict[str, list[str | None]]:
     """The reasons for the value of a row of `scores`: the texts of each kind. Empty if the file is older than this column."""
     return dict(json.loads(score.get("explanation") or "{}"))
 
 
-def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `responses` without empty fields."""
-    texts, final, logprobs = row["text"] or [], row["text_post_processed"] or row["text"] or [], row["choice_logprobs"] or []
-    fields = {
-        "text": final,
-        "raw": texts if texts != final else None,
-        "reasoning": row["reasoning"] if any(row["reasoning"] or ()) else None,
-        "tool_calls": row.get("tool_calls") if any(row.get("tool_calls") or ()) else None,
-        "logprobs": logprobs,
-        "finish_reason": row["finish_reason"],
-        "truncated_tokens": row["truncated_tokens"] or None,
-        **{name: row.get(name) for name in ("prompt_tokens", "output_tokens", "latency_s", "cost", "error")},
-    }
-    return {name: value for name, value in fields.items() if value is not None and value != []}
-
-
-def prompts_before(before: Materialization, now: Materialization) -> dict[str, dict[str, Any]] | None:
+def prompts_before(before: Materialization, now: Materialization) -> dict[str, PromptRow] | None:
     """The other result's `prompt` and `choices` by sample. Empty if all are the same; None if they were deleted."""
     if before.version_of("prompts") == now.version_of("prompts"):
         return {}
@@ -122,22 +196,20 @@ _PROMPT = (
     "context",
     "error",
 )
-_FIGURES = ("value", "stderr", "ci_low", "ci_high", "n", "n_errors")
 
-Sample = Mapping[str, Any]
-"""A sample as a plain value, without the fields that are null:
 
-- `sample_id`, `sample_name`, `subject`, `response_type`, `images` (their number), `context` and `error`
-  of the prompt, `choices`, `gold` (texts), `gold_index` (places of correct choices)
-- `examples` and `turns`: the few-shot examples and the question, as lists of `[role, text]`; `prompt`: the exact text that was sent
-- `now` and `before`: the answers of the result and of the other one, each with `text` (a list), `raw` (if the reasoning was split off),
-  `reasoning`, `tool_calls`, `logprobs` (one per choice, natural logarithm), `finish_reason`, `prompt_tokens`, `output_tokens`,
-  `truncated_tokens`, `latency_s` (seconds), `cost` (US dollars), `error`, and by metric `scores`, `score_errors`,
-  `text_values`, `items`, `explanations`
-- `before.prompt` and `before.choices`: the prompt and the choices of the other result if they differ; no choices (an empty list)
-  if they were deleted
-- `flip`: `worse` or `better` under the headline metric, if both results have a score
-"""
+class SampleMetric(TypedDict):
+    """A metric of a result, for its samples and over all of them."""
+
+    metric: str
+    is_headline: bool
+    higher_is_better: bool | None
+    """Null: unknown."""
+    has_scores: bool
+    """Whether samples have values."""
+    now: MetricFigures | None
+    """Null without a value over all samples."""
+    before: MetricFigures | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +234,9 @@ class ResultSamples:
     """Null without a result to compare with."""
     headline: str
     """The metric whose flips are marked: the headline metric, or the first metric with a value for each sample."""
-    metrics: Sequence[Mapping[str, Any]]
-    """Each metric, the headline first: `metric`, `is_headline`, `higher_is_better` (null: unknown), `has_scores` (whether samples have
-    values), `now` and `before` with `value`, `stderr`, `ci_low`, `ci_high`, `n` and `n_errors`; null without a value over all samples.
-    """
-    samples: Sequence[Sample]
+    metrics: Sequence[SampleMetric]
+    """The headline first."""
+    samples: Sequence[ResultSample]
     """In the order of the dataset."""
     total: int
     """Number of samples of the result. It exceeds the length of `samples` if only a part was taken."""
@@ -225,10 +295,8 @@ class _Collection:
         total, chosen = self._chosen(most)
         prompts = point.rows("prompts", _PROMPT, chosen)
         images = image_counts(point)
-        for row in prompts:
-            row["images"] = images.get(row["sample_id"])
         answers = answers_of(point, chosen)
-        earlier: dict[str, dict[str, Any]] = {}
+        earlier: dict[str, SampleAnswer] = {}
         try:
             if self._before is not None:
                 earlier = answers_of(self._before, chosen)
@@ -236,16 +304,21 @@ class _Collection:
             self._notes.append(f"nothing is compared: {error}")
         before = self._before if earlier else None
         metrics = list(_metrics(point, before, answers.values()))
-        of_samples = [each for each in metrics if each["has_scores"]]
-        headline: dict[str, Any] = next((each for each in of_samples), {"metric": "", "higher_is_better": None})
+        headline = next((each for each in metrics if each["has_scores"]), None)
         asked_before = {} if before is None else prompts_before(before, point)
         if asked_before is None:
             self._notes.append("the prompts and choices of the result before are damaged or no longer in the lake")
-        rows = [_sample(row, answers.get(row["sample_id"], {}), earlier.get(row["sample_id"]), asked_before) for row in prompts]
-        for row in rows:
-            value, value_before = (row.get(side, {}).get("scores", {}).get(headline["metric"]) for side in ("now", "before"))
-            if None not in (value, value_before, headline["higher_is_better"]) and value != value_before:
-                row["flip"] = "better" if (value > value_before) == headline["higher_is_better"] else "worse"
+        samples: list[ResultSample] = []
+        for row in prompts:
+            name = row["sample_id"]
+            sample = _sample(row, images.get(name), answers.get(name, {}), earlier.get(name), asked_before)
+            if headline is not None and headline["higher_is_better"] is not None:
+                value, value_before = (
+                    ((each or {}).get("scores") or {}).get(headline["metric"]) for each in (sample["now"], sample.get("before"))
+                )
+                if value is not None and value_before is not None and value != value_before:
+                    sample["flip"] = "better" if (value > value_before) == headline["higher_is_better"] else "worse"
+            samples.append(sample)
         compared = None
         if before is not None:
             differs = [what for what, version in point.versions.items() if before.versions[what] != version]
@@ -258,9 +331,9 @@ class _Collection:
             materialized_at=point.materialized_at,
             run_id=point.metrics.info.run_id,
             against=compared,
-            headline=headline["metric"],
+            headline=headline["metric"] if headline else "",
             metrics=metrics,
-            samples=rows,
+            samples=samples,
             total=total,
             notes=tuple(self._notes),
         )
@@ -275,7 +348,7 @@ class _Collection:
             return len(failed), None
         for row in self._point.rows("responses", ("sample_id", "error")):
             failed[row["sample_id"]] |= row["error"] is not None
-        headline = next((name for name, row in _overall(self._point).items() if row["is_headline"]), None)
+        headline = next((name for name, row in overall(self._point).items() if row["is_headline"]), None)
         now = values_of(self._point, headline, failed)
         before = values_of(self._before, headline, {}) if self._before is not None and self._before.has_scores else {}
 
@@ -287,11 +360,8 @@ class _Collection:
 
 
 def _sample(
-    row: Mapping[str, Any],
-    now: Mapping[str, Any],
-    before: Mapping[str, Any] | None,
-    asked_before: Mapping[str, Mapping[str, Any]] | None,
-) -> dict[str, Any]:
+    row: PromptRow, images: int | None, now: SampleAnswer, before: SampleAnswer | None, asked_before: Mapping[str, PromptRow] | None
+) -> ResultSample:
     messages = [[turn["role"], turn["content"]] for turn in json.loads(row.get("sent_messages") or row["messages"])]
     is_perplexity = row["response_type"] == ResponseType.PERPLEXITY.value
     question = next((place for place in reversed(range(len(messages))) if messages[place][0] == Role.USER), 0)
@@ -299,19 +369,19 @@ def _sample(
     if before is not None:
         before = _whole(before) if is_perplexity else before
         if asked_before is None:
-            asked: dict[str, Any] = {"choices": []} if row["choices"] else {}
+            asked: SampleAnswer = {"choices": []} if row["choices"] else {}
         else:
             other = asked_before.get(row["sample_id"], row)
             asked = {"prompt": other["prompt"]} if other["prompt"] != row["prompt"] else {}
             if (other["choices"] or []) != (row["choices"] or []):  # a log-probability belongs to its own choices
                 asked["choices"] = other["choices"] or []
         before = {**before, **asked}
-    fields = {
+    sample: ResultSample = {
         "sample_id": row["sample_id"],
         "sample_name": row.get("sample_name"),
         "subject": row["subject"] or None,
         "response_type": row["response_type"],
-        "images": row["images"],
+        "images": images,
         "examples": messages[:question],
         "turns": messages[question:],
         "prompt": row["prompt"],
@@ -323,32 +393,37 @@ def _sample(
         "now": now,
         "before": before,
     }
-    return {name: value for name, value in fields.items() if value is not None and value != []}
+    return _filled(sample)
 
 
-def _whole(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _whole(answer: SampleAnswer) -> SampleAnswer:
     """The answer to a perplexity, with the sum of its log-probabilities (one per token) in place of the list."""
-    return {**answer, "logprobs": [fsum(answer["logprobs"])]} if "logprobs" in answer else dict(answer)
+    return {**answer, "logprobs": [fsum(answer["logprobs"])]} if "logprobs" in answer else answer
 
 
-def _metrics(point: Materialization, before: Materialization | None, answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def _metrics(point: Materialization, before: Materialization | None, answers: Iterable[SampleAnswer]) -> Iterator[SampleMetric]:
     """The metrics of the result, the headline first. Metrics with values only for samples come last."""
     of_samples = {metric: None for answer in answers for metric in answer.get("scores", ())}
-    now, then = ({} if each is None else _overall(each) for each in (point, before))
+    now, then = ({} if each is None else overall(each) for each in (point, before))
     names = dict.fromkeys([*now, *of_samples])
-    for name in sorted(names, key=lambda name: (name not in now, not now.get(name, {}).get("is_headline"))):
-        row = now.get(name)
+    for name in sorted(names, key=lambda name: (name not in now, name not in now or not now[name]["is_headline"])):
+        row, row_before = now.get(name), then.get(name)
         yield {
             "metric": name,
             "higher_is_better": row["higher_is_better"] if row else None,
             "is_headline": bool(row and row["is_headline"]),
             "has_scores": name in of_samples,
-            "now": row and {figure: row[figure] for figure in _FIGURES},
-            "before": {figure: then[name][figure] for figure in _FIGURES} if name in then else None,
+            "now": row and _figures(row),
+            "before": row_before and _figures(row_before),
         }
 
 
-def _overall(point: Materialization) -> dict[str, dict[str, Any]]:
-    """The rows of `metrics` over all samples, by metric. If a metric has several rows, the headline."""
-    rows = [row for row in point.metric_rows if row["subject"] is None]
-    return {row["metric"]: row for row in sorted(rows, key=lambda row: (row["is_headline"], row["aggregation"] != "macro"))}
+def _figures(row: MetricRow) -> MetricFigures:
+    return {
+        "value": row["value"],
+        "stderr": row["stderr"],
+        "ci_low": row["ci_low"],
+        "ci_high": row["ci_high"],
+        "n": row["n"],
+        "n_errors": row["n_errors"],
+    }

@@ -8,7 +8,7 @@ the result. So a process that is killed and started again sends no answered requ
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from eval_dagster.errors import EvalDagsterError, LakeError, ModelError
 from eval_dagster.lake.answers.responses import ResponseCache
@@ -28,14 +28,21 @@ from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.versions.hashes import stable_hash
 
 
+class FreshScore(TypedDict):
+    """The columns of a row of `scores` from which a metric is computed; both null for an error."""
+
+    value: float | None
+    item: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class FreshAnswers:
     """The answers to the samples that were asked again, by sample."""
 
     texts: Mapping[str, str]
     """The model's text or most probable choice; or an error with its reason."""
-    scores: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """`value` and `item` of the scores, as in rows of `scores`, by metric and sample; both null for an error."""
+    scores: Mapping[str, Mapping[str, FreshScore]]
+    """The scores by metric and sample."""
 
 
 def answers_vary(project: Project, model: str) -> bool:
@@ -91,7 +98,7 @@ def ask_again(partition: Partition, result: LakeFile, rows: Collection[str]) -> 
     require_execution(project, eval_name)
     task = partition.task(num_fewshot=project.num_fewshot(eval_name))
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
-    scores: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
+    scores: dict[str, dict[str, FreshScore]] = defaultdict(dict)
     with allowed_execution(project):
         for prompt, score in scores_of(task, samples, iter(answered), asked_types(prompts)):
             item = score.item if isinstance(score, ItemScore) else None

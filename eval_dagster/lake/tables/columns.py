@@ -288,6 +288,17 @@ class MetricRow(TypedDict):
     """
 
 
+class MetricFigures(TypedDict):
+    """The figures that `MetricRow` and rows of relations about metrics have in common."""
+
+    value: float | None
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    n_errors: int
+
+
 class NoticeRow(TypedDict):
     """A state of a notice on its way to one address."""
 

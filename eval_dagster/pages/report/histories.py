@@ -1,14 +1,14 @@
 """Histories of scores: their points, and their pictures."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from eval_dagster.gate.results import change_points
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.pages.report.plots import ScorePoint, history_markdown, history_png
 from eval_dagster.records.judgements import Look
 from eval_dagster.results.materializations import Materialization, history, overall
@@ -58,19 +58,19 @@ def history_of(points: Sequence[Materialization], metric: str, changes: Iterable
         for point in points
         if (row := overall(point).get(metric)) is not None
     ]
-    row = overall(newest).get(metric, {})
+    row = overall(newest).get(metric)
     return History(
         eval=newest.eval_name,
         model=newest.model,
         metric=metric,
         points=drawn,
         changes=[changed[at] for at in sorted(changed)],
-        mlflow_run=row.get("mlflow_run_id"),
-        is_headline=bool(row.get("is_headline")),
+        mlflow_run=row and row.get("mlflow_run_id"),
+        is_headline=bool(row and row["is_headline"]),
     )
 
 
-def headline_of(point: Materialization) -> Mapping[str, Any] | None:
+def headline_of(point: Materialization) -> MetricRow | None:
     """The row of `metrics` that the leaderboard shows."""
     return next((row for row in point.metric_rows if row["is_headline"] and row["subject"] is None), None)
 
