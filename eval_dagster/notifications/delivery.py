@@ -14,21 +14,23 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.parquet_files import read_info
+from eval_dagster.lake.tables.columns import NoticeRow
 from eval_dagster.notifications.outbox import (
     KIND,
     MOST_READ,
     NIGHT,
     Kind,
     Message,
+    Notice,
     Status,
     Unsent,
     folder,
@@ -43,6 +45,9 @@ from eval_dagster.notifications.outbox import (
 from eval_dagster.project import Project
 from eval_dagster.texts.visible_text import message_text
 from eval_dagster.versions.hashes import stable_hash
+
+if TYPE_CHECKING:
+    from eval_dagster.notifications.sender import Report, Request
 
 SENSOR_S = 40.0
 """Seconds for a notice that a sensor sends: Dagster gives up an evaluation of a sensor after a minute."""
@@ -138,17 +143,25 @@ def notify_all(
         timeout_s: Seconds for each notice, after which no earlier ones are sent; 75, and another 75 for the earlier ones, if not given.
     """
     variables = list(dict.fromkeys(project.suite(suite).notify))
-    written = {"suite": suite, "run_id": run_id, "written_at": datetime.now(UTC)}
-    notices: list[dict[str, Any]] = []
-    for message in messages:
-        texts = {"kind": message.kind, "title": message_text(" ".join(message.title.split())), "body": message_text(message.body)}
-        notices.append({**written, "notice_id": new_id(), **texts})
+    now = datetime.now(UTC)
+    notices = [
+        Notice(
+            suite=suite,
+            notice_id=new_id(),
+            kind=message.kind,
+            title=message_text(" ".join(message.title.split())),
+            body=message_text(message.body),
+            written_at=now,
+            run_id=run_id,
+        )
+        for message in messages
+    ]
     outcomes: list[NoticeOutcome] = []
     with ExitStack() as held:
         problem = None
         try:
             if variables and messages[0].kind != "test":
-                held.enter_context(sending(project.home, [notice["notice_id"] for notice in notices]))
+                held.enter_context(sending(project.home, [notice.notice_id for notice in notices]))
                 rows = [_row(notice, Delivery(variable=name, status="unsent")) for notice in notices for name in variables]
                 write(project.lake, suite, rows, run_id, night)
         except Exception as error:  # a notice fails no run
@@ -162,7 +175,7 @@ def notify_all(
                 deliveries = [Delivery(variable=None, status="no address", error="the suite has no `notify` in evals.yaml")]
             failing = {str(each.variable) for each in deliveries if variables and each.status != "sent"}
             unrecorded = _record(project, notice, deliveries, night) or problem
-            outcomes.append(NoticeOutcome(suite=suite, title=notice["title"], deliveries=deliveries, problem=unrecorded))
+            outcomes.append(NoticeOutcome(suite=suite, title=notice.title, deliveries=deliveries, problem=unrecorded))
     reached = {each.variable for outcome in outcomes for each in outcome.deliveries if each.status == "sent" and each.variable}
     if reached and messages[0].kind != "test" and timeout_s is None:
         _send_each(project, suite, _quietly_unsent(project, suite)[:_MOST_LEFT], reached, timeout_s or _TIMEOUT_S)
@@ -208,13 +221,20 @@ def is_any_left(home: Path) -> bool:
 
 
 def _deliver(
-    variables: Sequence[str], notice: Mapping[str, Any], timeout_s: float, reached: Mapping[str, Sequence[str]] | None = None
+    variables: Sequence[str], notice: Notice, timeout_s: float, reached: Mapping[str, Sequence[str]] | None = None
 ) -> list[Delivery]:
     """Send a notice to the addresses of variables, except to those whose marks are in `reached`."""
     there = [name for name in variables if _has_address(name)]
-    body = f"{notice['body']}\nNotice {notice['notice_id']}"
-    sent = {"id": notice["notice_id"], "kind": notice["kind"], "title": notice["title"], "body": body, "timeout_s": timeout_s}
-    reports, failure = _send({**sent, "variables": there, "reached": reached or {}}) if there else ({}, "")
+    request: Request = {
+        "id": notice.notice_id,
+        "kind": notice.kind,
+        "title": notice.title,
+        "body": f"{notice.body}\nNotice {notice.notice_id}",
+        "timeout_s": timeout_s,
+        "variables": there,
+        "reached": reached or {},
+    }
+    reports, failure = _send(request) if there else ({}, "")
     missing = "the environment variable {} is not set, or empty, where this runs; expected one or more apprise addresses in it"
     deliveries: list[Delivery] = []
     for name in variables:
@@ -222,7 +242,7 @@ def _deliver(
             deliveries.append(Delivery(variable=name, status="failed", error=failure if name in there else missing.format(name)))
             continue
         of_one = reports[name]
-        taken = [str(report["mark"]) for report in of_one if not report["error"]]
+        taken = [report["mark"] for report in of_one if not report["error"]]
         errors = [f"{each['service'] or f'address {place}'}: {each['error']}" for place, each in enumerate(of_one, 1) if each["error"]]
         words = f"{len(taken)} of {len(of_one)} addresses reached; " if len(of_one) > 1 else ""
         deliveries.append(
@@ -237,47 +257,62 @@ def _deliver(
     return deliveries
 
 
-def _send(notice: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], str]:
+def _send(request: "Request") -> tuple[dict[str, list["Report"]], str]:
     """Reports by variable, in the order of its addresses; and the reason for those that are missing.
 
     Messages of the program are not repeated, since they can contain addresses.
     """
-    reports: list[dict[str, Any]] = []
+    reports: list[Report] = []
     failure = "the program that sends notices failed"
     try:
         done = subprocess.run(
             [sys.executable, "-P", str(_SENDER)],
-            input=json.dumps(notice).encode(),
+            input=json.dumps(request).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=notice["timeout_s"] + _KILL_AFTER_S,
+            timeout=request["timeout_s"] + _KILL_AFTER_S,
             check=False,
         )
         reports = [json.loads(line) for line in done.stdout.splitlines()]
     except subprocess.TimeoutExpired:
-        failure = f"not done within {notice['timeout_s'] + _KILL_AFTER_S:g} s"
+        failure = f"not done within {request['timeout_s'] + _KILL_AFTER_S:g} s"
     except (OSError, ValueError) as error:
         failure += f" ({type(error).__name__})"
     in_order = sorted(reports, key=lambda report: report["place"])
-    by_variable = {name: list(of_one) for name, of_one in groupby(in_order, key=lambda report: str(report["variable"]))}
+    by_variable = {name: list(of_one) for name, of_one in groupby(in_order, key=lambda report: report["variable"])}
     return {name: found for name, found in by_variable.items() if len(found) == found[0]["of"]}, failure
 
 
-def _record(project: Project, notice: Mapping[str, Any], deliveries: Sequence[Delivery], night: str | None) -> str | None:
+def _record(project: Project, notice: Notice, deliveries: Sequence[Delivery], night: str | None) -> str | None:
     """Write the outcome of a notice, and publish it. Returns why that failed."""
     try:
-        write(project.lake, notice["suite"], [_row(notice, each) for each in deliveries], notice["run_id"], night)
-        if not any(each.notice_id == notice["notice_id"] for each in unsent(project, notice["suite"])):
-            settle(project.home, notice["notice_id"])
+        write(project.lake, notice.suite, [_row(notice, each) for each in deliveries], notice.run_id, night)
+        if not any(each.notice_id == notice.notice_id for each in unsent(project, notice.suite)):
+            settle(project.home, notice.notice_id)
         publish(project.lake)
     except Exception as error:  # a notice fails no run
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def _row(notice: Mapping[str, Any], delivery: Delivery) -> dict[str, Any]:
+def _row(notice: Notice, delivery: Delivery) -> NoticeRow:
     now = datetime.now(UTC)
-    return {**notice, **asdict(delivery), "attempted_at": now, "sent_at": now if delivery.status == "sent" else None}
+    return {
+        "suite": notice.suite,
+        "notice_id": notice.notice_id,
+        "kind": notice.kind,
+        "title": notice.title,
+        "body": notice.body,
+        "written_at": notice.written_at,
+        "run_id": notice.run_id,
+        "variable": delivery.variable,
+        "status": delivery.status,
+        "attempts": delivery.attempts,
+        "error": delivery.error,
+        "reached": list(delivery.reached),
+        "attempted_at": now,
+        "sent_at": now if delivery.status == "sent" else None,
+    }
 
 
 def _quietly_unsent(project: Project, suite: str) -> list[Unsent]:
@@ -303,16 +338,24 @@ def _send_each(project: Project, suite: str, notices: Sequence[Unsent], variable
             rows = [row for row in now.rows if row["variable"] in there] if now else []
             if not rows:
                 continue
-            reached = {row["variable"]: row["reached"] or [] for row in rows}
-            late = f"Written {rows[0]['written_at']:%Y-%m-%d %H:%M} UTC, and not sent before"
-            late += f": {rows[0]['error']}" if rows[0]["error"] else ""
-            deliveries = _deliver(list(reached), {**rows[0], "body": f"{rows[0]['body']}\n{late}"}, timeout_s, reached)
+            first, reached = rows[0], {str(row["variable"]): row["reached"] or [] for row in rows}
+            notice = Notice(
+                suite=suite,
+                notice_id=left.notice_id,
+                kind=first["kind"],
+                title=first["title"],
+                body=first["body"],
+                written_at=first["written_at"],
+                run_id=first["run_id"] or "",
+            )
+            late = f"Written {notice.written_at:%Y-%m-%d %H:%M} UTC, and not sent before"
+            late += f": {first['error']}" if first["error"] else ""
+            deliveries = _deliver(list(reached), replace(notice, body=f"{notice.body}\n{late}"), timeout_s, reached)
             there -= {str(each.variable) for each in deliveries if each.status != "sent"}
             earlier = {row["variable"]: row["attempts"] or 0 for row in rows}
             counted = [replace(each, attempts=each.attempts + earlier[each.variable]) for each in deliveries]
-            notice = {name: rows[0][name] for name in ("notice_id", "kind", "title", "body", "written_at", "run_id")}
-            problem = _record(project, {**notice, "suite": suite}, counted, None)
-            outcomes.append(NoticeOutcome(suite=suite, title=rows[0]["title"], deliveries=counted, problem=problem))
+            problem = _record(project, notice, counted, None)
+            outcomes.append(NoticeOutcome(suite=suite, title=notice.title, deliveries=counted, problem=problem))
     return outcomes
 
 

@@ -6,17 +6,18 @@ row counts. While a program writes and sends a notice it holds the lock of a fil
 
 import fcntl
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_rows
+from eval_dagster.lake.tables.columns import NoticeRow
 from eval_dagster.project import Project
 from eval_dagster.stores.locks import is_held
 
@@ -58,12 +59,25 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A message on its way to the addresses of a suite."""
+
+    suite: str
+    notice_id: str
+    kind: str
+    title: str
+    body: str
+    written_at: datetime
+    run_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unsent:
     """A notice that has not reached all addresses of its suite."""
 
     suite: str
     notice_id: str
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[NoticeRow]
     """The newest row of each variable that was not reached."""
     tries: int
     """How often it was tried."""
@@ -77,8 +91,12 @@ class Unsent:
         """Whether a program that looks again and again is to send it: ever more rarely, for a week."""
         if not self.tries:
             return True
-        last, written = max(row["attempted_at"] for row in self.rows), self.rows[0]["written_at"]
-        return bool(now - written < _TRIED_FOR and now - last >= min(_FIRST_WAIT * 2 ** (self.tries - 1), _LONGEST_WAIT))
+        written, wait = self.rows[0]["written_at"], min(_FIRST_WAIT * 2 ** (self.tries - 1), _LONGEST_WAIT)
+        return now - written < _TRIED_FOR and now - _last_try(self.rows) >= wait
+
+
+def _last_try(rows: Sequence[NoticeRow]) -> datetime:
+    return max(row["attempted_at"] or row["written_at"] for row in rows)
 
 
 def new_id() -> str:
@@ -91,7 +109,7 @@ def folder(lake: Lake, suite: str) -> Path:
     return lake.root / "notices" / f"suite={suite}"
 
 
-def write(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: str, night: str | None) -> None:
+def write(lake: Lake, suite: str, rows: Sequence[NoticeRow], run_id: str, night: str | None) -> None:
     """Write a file of rows, which publishing shows."""
     now = datetime.now(UTC)
     name = new_name(run_id or "notice", now)
@@ -110,7 +128,7 @@ def unsent(project: Project, suite: str) -> list[Unsent]:
 
     Those that another machine may be sending are left out.
     """
-    newest: dict[str, dict[str | None, Mapping[str, Any]]] = {}
+    newest: dict[str, dict[str | None, NoticeRow]] = {}
     tries: dict[str, int] = {}
     now = datetime.now(UTC)
     for path in project.lake.readable_files(folder(project.lake, suite))[-MOST_READ:]:
@@ -127,7 +145,7 @@ def unsent(project: Project, suite: str) -> list[Unsent]:
     for notice_id, by_variable in newest.items():
         waiting = [row for row in by_variable.values() if row["status"] in ("unsent", "failed") and row["variable"]]
         is_ours = _mark(project.home, notice_id).exists()
-        if waiting and (is_ours or now - max(row["attempted_at"] for row in waiting) >= _AT_WORK):
+        if waiting and (is_ours or now - _last_try(waiting) >= _AT_WORK):
             found.append(Unsent(suite=suite, notice_id=notice_id, rows=waiting, tries=tries.get(notice_id, 0)))
     return found
 
@@ -170,7 +188,7 @@ def sweep(home: Path, left: Collection[str]) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _rows(path: Path, _: int) -> list[dict[str, Any]]:
+def _rows(path: Path, _: int) -> list[NoticeRow]:
     return read_rows(path, _COLUMNS)
 
 

@@ -15,14 +15,14 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypedDict
 
 import apprise
 import requests
@@ -47,6 +47,41 @@ _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MAN
 """Statuses after which the same request can be answered otherwise a little later, like those of a server's own errors."""
 _NO_CONNECTION = re.compile(r"connection|socket", re.IGNORECASE)
 _ID_HEADER = "Idempotency-Key"
+
+
+class Request(TypedDict):
+    """What the program reads."""
+
+    id: str
+    kind: str
+    title: str
+    body: str
+    timeout_s: float
+    """Seconds for all addresses together."""
+    variables: list[str]
+    """The environment variables with the addresses."""
+    reached: Mapping[str, Sequence[str]]
+    """By variable the marks of addresses that took the notice before."""
+
+
+class Outcome(TypedDict):
+    """The outcome of the notice at an address."""
+
+    service: str | None
+    attempts: int
+    error: str | None
+    """Why it was not taken; null if it was."""
+
+
+class Report(Outcome):
+    """A line that the program writes."""
+
+    variable: str
+    of: int
+    """Number of the variable's addresses."""
+    place: int
+    """Number of the address among all."""
+    mark: str
 
 
 @dataclass(kw_only=True)
@@ -133,7 +168,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())
     requests.sessions.HTTPAdapter = _Transport  # type: ignore[attr-defined]
-    notice = json.load(sys.stdin)
+    notice: Request = json.load(sys.stdin)
     deadline = time.monotonic() + notice["timeout_s"]
     apprise.URLBase.socket_connect_timeout, apprise.URLBase.socket_read_timeout = _MAIL_S, notice["timeout_s"]
     addresses: list[tuple[str, str]] = []
@@ -145,11 +180,11 @@ def main() -> None:
         addresses += [(name, address) for address in [*([before] if before or not found else []), *found]]
     count = Counter(name for name, _ in addresses)
     pool = ThreadPoolExecutor(max_workers=len(addresses))
-    sending: dict[Future[dict[str, Any]], int] = {}
+    sending: dict[Future[Outcome], int] = {}
 
-    def tell(place: int, outcome: Mapping[str, Any]) -> None:
+    def tell(place: int, outcome: Outcome) -> None:
         name, address = addresses[place]
-        line = {"variable": name, "of": count[name], "place": place, "mark": _mark(notice["id"], address), **outcome}
+        line: Report = {"variable": name, "of": count[name], "place": place, "mark": _mark(notice["id"], address), **outcome}
         report.write(json.dumps(line) + "\n")
         report.flush()
 
@@ -171,7 +206,7 @@ def _mark(notice_id: str, address: str) -> str:
     return hmac.new(notice_id.encode(), address.encode(), "sha256").hexdigest()[:12]
 
 
-def _send(address: str, notice: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+def _send(address: str, notice: Request, deadline: float) -> Outcome:
     """Send to one address until it takes the notice, refuses it for good, or the time is over."""
     asset = apprise.AppriseAsset(
         app_id="eval-dagster",
@@ -202,7 +237,7 @@ def _send(address: str, notice: Mapping[str, Any], deadline: float) -> dict[str,
     return {"service": str(service.service_name), "attempts": attempt, "error": error}
 
 
-def _attempt(service: Any, notice: Mapping[str, Any], exchange: _Exchange) -> str | None:
+def _attempt(service: Any, notice: Request, exchange: _Exchange) -> str | None:
     """Send once. Returns why the notice was not taken, without messages of a library, since these can contain parts of an address."""
     token = _exchange.set(exchange)
     try:
