@@ -17,9 +17,8 @@ from eval_dagster.cli.servers.ui import HOST, allowed_origin, free_port
 from eval_dagster.cli.sql import queried_lake, read_again, reads_url
 from eval_dagster.errors import ConfigError
 from eval_dagster.lake.catalog.catalog import CatalogReader
-from eval_dagster.pages.server.application import application
+from eval_dagster.pages.server.application import Refresher, application
 from eval_dagster.pages.server.nights import Watched
-from eval_dagster.pages.server.refreshing import Refresher
 
 _PAGES = "/.*"
 """Other sites may link to every page: none changes anything."""

@@ -154,7 +154,7 @@ def _executed_once(
     return session
 
 
-def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, past: Path | None = None) -> list[dict[str, Any]]:
+def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, past: Path | None = None) -> list[Any]:
     """The rows of a query on the catalog, or on a past day's catalog, by column name.
 
     Raises:
@@ -187,7 +187,7 @@ class CatalogState:
         self.lake = lake
         self._session = session
 
-    def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         """The rows of a query by column name; `parameters` are the values of its `$names`.
 
         Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from pydantic import BaseModel
 
@@ -25,7 +25,6 @@ from eval_dagster.results.materializations import Materialization, Materializati
 from eval_dagster.versions.hashes import package_versions
 
 _MOST_ACCEPTED = 20
-_FIGURES = ("metric", "value", "ci_low", "ci_high", "n", "n_errors")
 LIBRARIES = (
     *("eval_dagster", "dagster", "duckdb", "mlflow", "torch", "transformers", "tokenizers", "datasets"),
     *("numpy", "scipy", "statsmodels", "pyarrow"),
@@ -56,6 +55,17 @@ class Standing:
     """The models or states of a server whose answers the score mixes, in words."""
 
 
+class _Ranked(TypedDict):
+    """The columns of `leaderboard_all` that a standing has."""
+
+    eval: str
+    model: str
+    rank: int | None
+    differs: str | None
+    findings: list[str] | None
+    mixed_answers: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Version:
     """The version of one input of a result, and the baseline's."""
@@ -82,7 +92,7 @@ class Contents:
     versions: Mapping[tuple[str, str], Sequence[Version]]
     """By eval and model."""
     libraries: Mapping[str, str | None]
-    settings: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, Mapping[str, object]]
     """Settings of each eval and model in evals.yaml, by `eval <name>` and `model <name>`."""
 
 
@@ -148,12 +158,12 @@ def _names(project: Project, result: GateResult) -> tuple[list[str], list[str]]:
     )
 
 
-def _settings(section: BaseModel | None) -> dict[str, Any]:
+def _settings(section: BaseModel | None) -> dict[str, object]:
     """The settings in evals.yaml; none if it no longer has the section."""
     return {} if section is None else section.model_dump(mode="json", exclude_defaults=True)
 
 
-def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Materialization]) -> dict[str, Any]:
+def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Materialization]) -> dict[str, object]:
     """The number of examples in the prompts of an eval, by the lake."""
     for point in (point for (name, _), point in current.items() if name == eval_name):
         with suppress(EvalDagsterError, IndexError, KeyError):
@@ -190,23 +200,27 @@ def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str],
 def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materialization | None, str | None]]) -> list[Standing]:
     """The standings of an eval's models, ranked ones first."""
     try:
-        ranked = {row["model"]: row for row in read_rows(lake, "select * from leaderboard_all") if row["eval"] == eval_name}
+        rows: list[_Ranked] = read_rows(lake, "select * from leaderboard_all")
     except QueryError:  # nothing was published yet
-        ranked = {}
+        rows = []
+    ranked = {row["model"]: row for row in rows if row["eval"] == eval_name}
     standings = []
     for model, point, problem in found:
-        row = headline_of(point) if point else None
-        figures = {name: row[name] for name in _FIGURES} if row else {}
-        rank: Mapping[str, Any] = ranked.get(model, {})
+        row, rank = headline_of(point) if point else None, ranked.get(model)
         standings.append(
             Standing(
                 model=model,
-                rank=rank.get("rank"),
-                differs=rank.get("differs"),
+                metric=row and row["metric"],
+                rank=rank and rank["rank"],
+                differs=rank and rank["differs"],
+                value=row and row["value"],
+                ci_low=row and row["ci_low"],
+                ci_high=row and row["ci_high"],
+                n=row["n"] if row else 0,
+                n_errors=row["n_errors"] if row else 0,
                 problem=problem if problem or row else "no result yet",
-                findings=rank.get("findings") or (),
-                mixed_answers=rank.get("mixed_answers"),
-                **figures,
+                findings=(rank and rank["findings"]) or (),
+                mixed_answers=rank and rank["mixed_answers"],
             )
         )
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))

@@ -3,19 +3,18 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import GateResult, minute
-from eval_dagster.gate.wording import Tone, asked_again, cause_text, title, unjudged
+from eval_dagster.gate.wording import Tone, Unjudged, asked_again, cause_text, title, unjudged
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.histories import History
 from eval_dagster.pages.report.plots import ScorePoint, history_svg
@@ -185,19 +184,32 @@ PILLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A value with its interval on a line. Places are from 0 to 100."""
+
+    low: float | None
+    """Place of the interval's lower end; null without an interval."""
+    width: float | None
+    """Length of the interval."""
+    value: float | None
+    zero: float | None
+    """Place of 0; null if it is not marked."""
+    colour: str
+    """The variable of the style sheet."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Scale:
     """The range of bars that are shown together."""
 
     low: float
     high: float
 
-    def bar(
-        self, value: float | None, low: float | None, high: float | None, *, zero: bool = False, colour: str = "--line"
-    ) -> dict[str, Any]:
-        """The places of a value and its interval, from 0 to 100, and on a scale of differences (`zero`) the place of 0."""
+    def bar(self, value: float | None, low: float | None, high: float | None, *, zero: bool = False, colour: str = "--line") -> Bar:
+        """The bar of a value and its interval, on a scale of differences (`zero`) with the place of 0."""
         place, start, end = self._place(value), self._place(low), self._place(high)
         width = None if start is None or end is None else round(end - start, 2)
-        return {"low": start, "width": width, "value": place, "zero": self._place(0.0) if zero else None, "colour": colour}
+        return Bar(low=start, width=width, value=place, zero=self._place(0.0) if zero else None, colour=colour)
 
     def _place(self, value: float | None) -> float | None:
         if value is None:
@@ -206,21 +218,53 @@ class Scale:
         return round(99 * min(max(share, 0.0), 1.0), 2)
 
 
-def unjudged_groups(result: GateResult) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A comparison as a page shows it."""
+
+    row: Regression
+    title: str
+    anchor: str
+    verdict: Pill
+    cause: str
+    interval: str
+    bar: Bar
+    left_out: str
+    """The samples that only one of the two has, in words."""
+    picture: Markup | None
+    """The history of the score."""
+    asked_again: str
+    since: str | None
+    """When the score last left its band."""
+    flips: Flips | None
+    flips_anchor: str
+    samples: str | None
+    """A link to the samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Results that were not judged for one reason, as a page shows them."""
+
+    group: Unjudged
+    verdict: Pill
+
+
+def gaps_of(result: GateResult) -> list[Gap]:
     """The results that were not judged, gaps first."""
     rows = [row for verdict in UNJUDGED for row in result.with_verdict(verdict)]
-    return [] if result.is_first else [{"group": each, "verdict": PILLS[each.verdict]} for each in unjudged(rows)]
+    return [] if result.is_first else [Gap(group=each, verdict=PILLS[each.verdict]) for each in unjudged(rows)]
 
 
-def on_few_samples(cards: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results that were compared although they are gaps."""
-    return [card for card in cards if card["row"].verdict in UNJUDGED]
+def all_compared(cards: Sequence[Card]) -> list[Card]:
+    """The cards by verdict, and last the results that were compared although they are gaps."""
+    return [card for verdicts in (*((verdict,) for verdict in ORDER), UNJUDGED) for card in cards if card.row.verdict in verdicts]
 
 
 def cards(
     result: GateResult, *, histories: Sequence[History], flips: Sequence[Flips], sample_pages: Mapping[ResultMetric, str]
-) -> Iterator[dict[str, Any]]:
-    """The data of each comparison.
+) -> list[Card]:
+    """A card of each comparison.
 
     Args:
         result: The judgement.
@@ -231,6 +275,7 @@ def cards(
     flips_of = {(each.eval, each.model, each.metric): each for each in flips}
     history_of = {(each.eval, each.model, each.metric): each for each in histories}
     compared = [row for row in result.regressions if row.difference is not None or row.is_red]
+    found: list[Card] = []
     for row in compared:
         key = (row.eval, row.model, row.metric or "")
         history = history_of.get(key)
@@ -241,22 +286,25 @@ def cards(
         scale = Scale(low=-most, high=most)
         alone = [(row.n_only_value, "only now"), (row.n_only_baseline, "only in the baseline")]
         colour = {Verdict.REGRESSED: "--bad", Verdict.ERRORS: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
-        yield {
-            "row": row,
-            "title": title(row),
-            "anchor": place,
-            "verdict": PILLS[row.verdict],
-            "cause": cause_text(row.cause),
-            "interval": interval(row.ci_low, row.ci_high, "+"),
-            "bar": scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
-            "left_out": ", ".join(f"{count:,} {where}" for count, where in alone if count),
-            "picture": None if history is None or row.verdict is Verdict.NO_CHANGE_SEEN else picture(history, place),
-            "asked_again": asked_again(row),
-            "since": change(history.changes[-1]) if history is not None and history.changes else None,
-            "flips": flips_of.get(key),
-            "flips_anchor": anchor("flips", row),
-            "samples": sample_pages.get((row.eval, row.model, row.metric)),
-        }
+        found.append(
+            Card(
+                row=row,
+                title=title(row),
+                anchor=place,
+                verdict=PILLS[row.verdict],
+                cause=cause_text(row.cause),
+                interval=interval(row.ci_low, row.ci_high, "+"),
+                bar=scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
+                left_out=", ".join(f"{count:,} {where}" for count, where in alone if count),
+                picture=None if history is None or row.verdict is Verdict.NO_CHANGE_SEEN else picture(history, place),
+                asked_again=asked_again(row),
+                since=change(history.changes[-1]) if history is not None and history.changes else None,
+                flips=flips_of.get(key),
+                flips_anchor=anchor("flips", row),
+                samples=sample_pages.get((row.eval, row.model, row.metric)),
+            )
+        )
+    return found
 
 
 def picture(history: History, key: str) -> Markup:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -20,14 +20,15 @@ from eval_dagster.pages.report.evidence import (
     ORDER,
     PILLS,
     UNJUDGED,
+    Bar,
     ResultMetric,
     Scale,
+    all_compared,
     anchor,
     cards,
     change,
-    on_few_samples,
+    gaps_of,
     picture,
-    unjudged_groups,
 )
 from eval_dagster.records.judgements import RED, Verdict
 from eval_dagster.texts.figures import interval, number, p_value
@@ -46,15 +47,15 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
         sample_pages: Links to the samples of results, by eval, model and metric.
     """
     result = contents.result
-    found = list(cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {}))
-    by_verdict = {verdict: [card for card in found if card["row"].verdict is verdict] for verdict in Verdict}
-    parts: dict[str, Any] = {
-        "regressed": [*by_verdict[Verdict.REGRESSED], *by_verdict[Verdict.ERRORS]],
-        "refuted": [card for card in found if card["row"].is_refuted],
-        "improved": by_verdict[Verdict.IMPROVED],
-        "unjudged": unjudged_groups(result),
+    found = cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {})
+    compared = all_compared(found)
+    parts: dict[str, object] = {
+        "regressed": [card for card in compared if card.row.verdict in RED],
+        "refuted": [card for card in found if card.row.is_refuted],
+        "improved": [card for card in found if card.row.verdict is Verdict.IMPROVED],
+        "unjudged": gaps_of(result),
         "accepted": contents.accepted,
-        "compared": [*(card for verdict in ORDER for card in by_verdict[verdict]), *on_few_samples(found)],
+        "compared": compared,
         "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
         "pictures": [
             {
@@ -134,13 +135,22 @@ def bare_page(result: GateResult, problem: str) -> str:
 """
 
 
-def _standings(standings: Sequence[Standing]) -> list[dict[str, Any]]:
+class _Shown(NamedTuple):
+    """A standing as the page shows it."""
+
+    standing: Standing
+    bar: Bar | None
+    interval: str
+    note: str
+
+
+def _standings(standings: Sequence[Standing]) -> list[_Shown]:
     ends = [end for each in standings for end in (each.value, each.ci_low, each.ci_high) if end is not None]
     if ends and min(ends) >= 0 and max(ends) <= 1:
         scale = Scale(low=0.0, high=1.0)
     else:
         scale = Scale(low=min(ends, default=0.0), high=max(ends, default=1.0))
-    found = []
+    found: list[_Shown] = []
     for each in standings:
         notes = [] if each.metric is None else [f"{interval(each.ci_low, each.ci_high)}, n = {each.n:,}"]
         if each.differs:
@@ -154,37 +164,45 @@ def _standings(standings: Sequence[Standing]) -> list[dict[str, Any]]:
         if each.problem:
             notes.append(each.problem if len(each.problem) <= _MOST_OF_A_PROBLEM else f"{each.problem[:_MOST_OF_A_PROBLEM]}…")
         found.append(
-            {
-                "standing": each,
-                "bar": None if each.value is None else scale.bar(each.value, each.ci_low, each.ci_high),
-                "interval": f"{number(each.value)}, 95 % interval {interval(each.ci_low, each.ci_high)}",
-                "note": "; ".join(notes),
-            }
+            _Shown(
+                standing=each,
+                bar=None if each.value is None else scale.bar(each.value, each.ci_low, each.ci_high),
+                interval=f"{number(each.value)}, 95 % interval {interval(each.ci_low, each.ci_high)}",
+                note="; ".join(notes),
+            )
         )
     return found
 
 
-def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
+class _Tile(NamedTuple):
+    """A figure at the top of the page."""
+
+    value: str
+    label: str
+    tone: str | None = None
+
+
+def _tiles(contents: Contents) -> Iterator[_Tile]:
     result = contents.result
     if result.is_first:
-        yield {"value": len(result.regressions), "label": "first results", "tone": None}
+        yield _Tile(str(len(result.regressions)), "first results")
     for verdict in () if result.is_first else (*ORDER, *UNJUDGED):
         count = len(result.with_verdict(verdict))
         if not count and verdict in (Verdict.ERRORS, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT):
             continue
-        yield {"value": count, "label": verdict.value, "tone": PILLS[verdict].tone if count else None}
+        yield _Tile(str(count), verdict.value, PILLS[verdict].tone if count else None)
     if contents.costs:
-        yield {"value": f"{sum(cost.requests_computed or 0 for cost in contents.costs):,}", "label": "requests computed", "tone": None}
-        yield {"value": f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "label": "from the cache", "tone": None}
-        yield {"value": f"{sum(cost.model_seconds or 0 for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
+        yield _Tile(f"{sum(cost.requests_computed or 0 for cost in contents.costs):,}", "requests computed")
+        yield _Tile(f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "from the cache")
+        yield _Tile(f"{sum(cost.model_seconds or 0 for cost in contents.costs):,.0f} s", "model time")
         costs = [each.cost for each in contents.costs if each.cost is not None]
         if gpu_s := math.fsum(each.gpu_s or 0.0 for each in contents.costs):
-            yield {"value": f"{gpu_s:,.0f} s", "label": "GPU time", "tone": None}
+            yield _Tile(f"{gpu_s:,.0f} s", "GPU time")
         if costs:
-            yield {"value": f"${math.fsum(costs):,.2f}", "label": "cost", "tone": None}
+            yield _Tile(f"${math.fsum(costs):,.2f}", "cost")
 
 
-def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _sections(parts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     names = {
         "regressed": ("regressed", "Regressed"),
         "unjudged": ("unjudged", "Not judged"),

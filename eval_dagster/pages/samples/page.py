@@ -7,18 +7,18 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval_dagster.results.samples import ResultSamples
+from eval_dagster.results.samples import ResultSample, ResultSamples, SampleMetric
 from eval_dagster.texts.visible_text import visible
 from eval_dagster.versions.hashes import stable_hash
 
@@ -26,8 +26,11 @@ _LONGEST = (100_000, 20_000, 5_000, 1_000, 200)
 """Most characters of a text, by how much text there is in all."""
 _BYTES_OF_CHARACTER = 0.87
 """Of a character in a page: UTF-8 in gzip in base64. Prose has less than that, and texts of many scripts have more."""
-_SHARED = ("examples", "heads", "tails")
+_Shared = Literal["examples", "heads", "tails"]
+_SHARED: tuple[_Shared, ...] = ("examples", "heads", "tails")
 """Lists of a page's content that samples name by numbers."""
+_TEXTS: tuple[Literal[_Shared, "samples"], ...] = (*_SHARED, "samples")
+"""Lists of a page's content with texts that can be cut."""
 _NAMES = frozenset({"sample_id", "sample_name", "subject", "response_type"})
 """Fields of a sample that are never cut."""
 _FOLDER = Path(__file__).parent
@@ -37,36 +40,59 @@ MOST_BYTES_OF_ALL = 4 * MOST_BYTES
 """Most bytes of a page that was asked to hold all samples."""
 
 
-def limits(content: Mapping[str, Any], most_bytes: int) -> list[int]:
+class Content(TypedDict):
+    """What a page holds, each text once."""
+
+    eval: str
+    model: str
+    materialized_at: str
+    run_id: str
+    against: dict[str, object] | None
+    """The other result of a comparison, as `Compared` says it."""
+    headline: str
+    metrics: Sequence[SampleMetric]
+    total: int
+    notes: list[str]
+    examples: list[object]
+    heads: list[object]
+    tails: list[object]
+    samples: list[dict[str, object]]
+    """As `ResultSample`, with numbers in place of what samples share."""
+
+
+def limits(content: Content, most_bytes: int) -> list[int]:
     """Most characters of a text: limits of which the first keeps a page of prose below a size, and then shorter ones, for other texts.
 
     Args:
         content: What the page holds, each text once.
         most_bytes: Most bytes of the page.
     """
-    lengths = [len(text) for name in (*_SHARED, "samples") for text in _texts(content[name])]
+    lengths = [len(text) for name in _TEXTS for text in _texts(content[name])]
     most = most_bytes / _BYTES_OF_CHARACTER
     fitting = [longest for longest in _LONGEST if sum(min(length, longest) for length in lengths) <= most]
     return fitting or [_LONGEST[-1]]
 
 
-def shortened(content: Mapping[str, Any], longest: int) -> dict[str, Any]:
+def shortened(content: Content, longest: int) -> Content:
     """A copy of a page's content without what is longer. A note has the number of the texts that are cut, and their samples `texts_cut`."""
     is_cut = {name: [_count(value, longest) > 0 for value in content[name]] for name in _SHARED}
-    n_cut = sum(_count(content[name], longest) for name in (*_SHARED, "samples"))
+    n_cut = sum(_count(content[name], longest) for name in _TEXTS)
     if not n_cut:
-        return dict(content)
+        return content
 
-    def row(sample: Mapping[str, Any]) -> dict[str, Any]:
-        used = [("examples", sample["examples"])] if isinstance(sample.get("examples"), int) else []
-        used += list(zip(("heads", "tails"), sample["prompt"], strict=True)) if isinstance(sample["prompt"], list) else []
-        has_cut = _count(sample, longest) or any(is_cut[name][place] for name, place in used)
+    def row(sample: Mapping[str, object]) -> dict[str, object]:
+        examples, prompt = sample.get("examples"), sample["prompt"]
+        head, tail = prompt if isinstance(prompt, list) else (None, None)
+        used: tuple[tuple[_Shared, object], ...] = (("examples", examples), ("heads", head), ("tails", tail))
+        has_cut = _count(sample, longest) or any(is_cut[name][place] for name, place in used if isinstance(place, int))
         return {**_cut(sample, longest), **({"texts_cut": True} if has_cut else {})}
 
     note = f"{n_cut:,} texts of more than {longest:,} characters are cut here; the lake has them whole"
     return {
         **content,
-        **{name: _cut(content[name], longest) for name in _SHARED},
+        "examples": _cut(content["examples"], longest),
+        "heads": _cut(content["heads"], longest),
+        "tails": _cut(content["tails"], longest),
         "samples": [row(sample) for sample in content["samples"]],
         "notes": [*content["notes"], note],
     }
@@ -155,27 +181,28 @@ def _template() -> Any:
     return environment.get_template("result.html")
 
 
-def _content(samples: ResultSamples) -> dict[str, Any]:
-    """The content of the page, each text once."""
-    shared: dict[str, dict[Any, int]] = {"examples": {}, "heads": {}, "tails": {}}
-    rows = [_packed(dict(sample), shared) for sample in samples.samples]
+def _content(samples: ResultSamples) -> Content:
+    shared: dict[_Shared, dict[object, int]] = {"examples": {}, "heads": {}, "tails": {}}
+    rows = [_packed(sample, shared) for sample in samples.samples]
     against = samples.against
     return {
         "eval": samples.eval,
         "model": samples.model,
         "materialized_at": samples.materialized_at.astimezone(UTC).isoformat(),
         "run_id": samples.run_id,
-        "against": against and {**asdict(against), "materialized_at": against.materialized_at.astimezone(UTC).isoformat()},
+        "against": {**asdict(against), "materialized_at": against.materialized_at.astimezone(UTC).isoformat()} if against else None,
         "headline": samples.headline,
         "metrics": samples.metrics,
         "total": samples.total,
         "notes": list(samples.notes),
-        **{name: list(values) for name, values in shared.items()},
+        "examples": list(shared["examples"]),
+        "heads": list(shared["heads"]),
+        "tails": list(shared["tails"]),
         "samples": rows,
     }
 
 
-def _json(content: Mapping[str, Any]) -> bytes:
+def _json(content: Content) -> bytes:
     try:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a log-probability of minus infinity, for which JSON has no number
@@ -183,18 +210,20 @@ def _json(content: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # half of a character becomes an escape of JSON
 
 
-def _packed(sample: dict[str, Any], shared: Mapping[str, dict[Any, int]]) -> dict[str, Any]:
+def _packed(sample: ResultSample, shared: Mapping[_Shared, dict[object, int]]) -> dict[str, object]:
     """A sample in which numbers stand for what it shares with others."""
+    packed = dict(sample)
     if examples := sample.get("examples"):
-        sample["examples"] = _number(shared["examples"], tuple((role, text) for role, text in examples))
-    question = sample["turns"][0][1] if sample.get("turns") else ""
+        packed["examples"] = _number(shared["examples"], tuple((role, text) for role, text in examples))
+    turns = sample.get("turns")
+    question = turns[0][1] if turns else ""
     head, found, tail = sample["prompt"].rpartition(question) if question else ("", "", "")
     if found:
-        sample["prompt"] = [_number(shared["heads"], head), _number(shared["tails"], tail)]
-    return sample
+        packed["prompt"] = [_number(shared["heads"], head), _number(shared["tails"], tail)]
+    return packed
 
 
-def _number(known: dict[Any, int], value: Any) -> int:
+def _number(known: dict[object, int], value: object) -> int:
     return known.setdefault(value, len(known))
 
 

@@ -1,7 +1,7 @@
 """Places on the pictures of the pages, which templates draw as SVG."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 760.0, 260.0
@@ -91,6 +91,23 @@ def square(values: Iterable[float | None]) -> tuple[Scale, Scale]:
     """The scales of a scatter, from left to right and from the bottom to the top, over the same values."""
     across = Scale.axis(values, start=_LEFT, end=SIDE - _RIGHT)
     return across, Scale(low=across.low, high=across.high, start=SIDE - _BOTTOM, end=_TOP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """The picture of a scatter."""
+
+    dots: Sequence[Mapping[str, object]]
+    """Each with its place `x` and `y`, its `radius`, and what its text says."""
+    across: Sequence[Tick]
+    up: Sequence[Tick]
+    ends: tuple[float, float, float, float]
+    """Where the two axes start and end: from left to right, and from the bottom to the top."""
+
+    @classmethod
+    def of(cls, dots: Sequence[Mapping[str, object]], across: Scale, up: Scale) -> "Scatter":
+        """The picture of dots on the two scales of `square`."""
+        return cls(dots=dots, across=across.ticks(), up=up.ticks(), ends=(across.start, across.end, up.start, up.end))
 
 
 def path(points: Sequence[tuple[float, float | None]]) -> str:

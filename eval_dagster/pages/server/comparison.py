@@ -1,18 +1,20 @@
 """Comparisons sample by sample: two models at one eval, the metrics of one result, and what a model was sure of with what was right."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from itertools import combinations
 from math import log10
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 import eval_dagster
 from eval_dagster import metrics
 from eval_dagster.lake.catalog.catalog import CatalogState
+from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import BaseMetric, known_bounds
+from eval_dagster.pages.report.evidence import Pill
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import NotFoundError, Parameters, Result, find_result
@@ -34,9 +36,50 @@ _PAIRS = """
 """In the memory of the session of this page."""
 _MOST_TESTS = 256
 """Most tests that are kept. Files of scores never change."""
-_tests: dict[tuple[Any, ...], tuple[Comparison, Verdict]] = {}
+_tests: dict[tuple[object, ...], tuple[Comparison, Verdict]] = {}
 
-Row = Mapping[str, Any]
+
+class Cell(TypedDict):
+    """Samples with the same scores, or scores in the same bin, of two models a and b."""
+
+    n: int
+    a_low: float
+    a_high: float
+    b_low: float
+    b_high: float
+
+
+class Summary(TypedDict):
+    """The common samples of two models."""
+
+    n: int
+    correlation: float | None
+    a_higher: int
+    b_higher: int
+    low: float
+    high: float
+    distinct_pairs: int
+
+
+class Agreement(NamedTuple):
+    """How far two metrics agree."""
+
+    correlation: float | None
+    equal: float | None
+    """Share of samples with equal values."""
+
+
+class Bin(TypedDict):
+    """A row of the relation `calibration`."""
+
+    n: int
+    confidence_low: float
+    confidence_high: float
+    confidence: float
+    accuracy: float
+    ci_low: float
+    ci_high: float
+    expected_calibration_error: float
 
 
 def scatter(state: CatalogState, parameters: Parameters) -> str:
@@ -50,7 +93,7 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
     # The form sends the names of the eval before, too; those that this eval lacks are left out.
     first = _known(parameters.text("a"), models)
     names = (first, _known(parameters.text("b"), models, [each for each in models if each != first]))
-    parts: dict[str, Any] = {"evals": evals, "eval": eval_name, "models": models, "names": names, "found": None}
+    parts: dict[str, object] = {"evals": evals, "eval": eval_name, "models": models, "names": names, "found": None}
     if names[0] is not None and names[1] is not None:
         a = find_result(state, eval_name, names[0], parameters.time("a_at"))
         b = find_result(state, eval_name, names[1], parameters.time("b_at"))
@@ -62,11 +105,11 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
     return page("compare.html", **parts)
 
 
-def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
+def _picture(cells: Sequence[Cell], low: float, high: float) -> charts.Scatter:
     across, up = charts.square([low, high])
     most = max(cell["n"] for cell in cells)
     largest = 16.0 if len(cells) <= 64 else 6.0
-    dots = [
+    dots: list[dict[str, object]] = [
         {
             **cell,
             "x": across.place((cell["a_low"] + cell["a_high"]) / 2),
@@ -75,7 +118,7 @@ def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
         }
         for cell in cells
     ]
-    return {"dots": dots, "across": across.ticks(), "up": up.ticks(), "ends": (across.start, across.end, up.start, up.end)}
+    return charts.Scatter.of(dots, across, up)
 
 
 def _known(name: str | None, names: Sequence[str], others: Sequence[str] | None = None) -> str | None:
@@ -83,20 +126,18 @@ def _known(name: str | None, names: Sequence[str], others: Sequence[str] | None 
     return name if name in names else next(iter(names if others is None else others), None)
 
 
-def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[str, Any]:
+def _compared(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> dict[str, object]:
     state.rows(_PAIRS, {"a": a.scores, "b": b.scores, "metric": metric["metric"]})
-    summary = state.rows(_SUMMARY)[0]
+    summary: Summary = state.rows(_SUMMARY)[0]
     if not summary["n"]:
         return {"summary": summary, "metric": metric, "is_corpus": metric["aggregation"] == "corpus"}
     test, judged = _tested(state, a, b, metric)
     is_binned = summary["distinct_pairs"] > _MOST_VALUES
     low, high = summary["low"], summary["high"]
-    if is_binned and high > low:
-        cells = state.rows(_BINNED, {"low": low, "step": (high - low) / _BINS, "last": _BINS - 1})
-    else:
-        cells = [{**row, "a_high": row["a_low"], "b_high": row["b_low"]} for row in state.rows(_EXACT)]
+    bins = {"low": low, "step": (high - low) / _BINS, "last": _BINS - 1}
+    cells: list[Cell] = state.rows(_BINNED, bins) if is_binned and high > low else state.rows(_EXACT)
     table = None
-    if {cell[name] for cell in cells for name in ("a_low", "b_low")} <= {0.0, 1.0} and not is_binned:
+    if {value for cell in cells for value in (cell["a_low"], cell["b_low"])} <= {0.0, 1.0} and not is_binned:
         counts = {(cell["a_low"], cell["b_low"]): cell for cell in cells}
         table = {key: counts.get(key) for key in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0))}
     lower = metric["higher_is_better"] is False
@@ -113,15 +154,15 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
     axis = charts.Scale.axis([-most, most], start=2, end=98)
     # The words and the mark show which of the two is better, not only the colour.
     if judged is Verdict.NOT_COMPARABLE:
-        verdict = {"text": "too few samples for a test", "mark": "?", "tone": "warning"}
+        verdict = Pill(text="too few samples for a test", mark="?", tone="warning")
     elif judged is Verdict.NO_CHANGE_SEEN:
-        verdict = {"text": "no difference seen", "mark": "=", "tone": "unknown"}
+        verdict = Pill(text="no difference seen", mark="=", tone="unknown")
     elif metric["higher_is_better"] is None:
-        verdict = {"text": f"{a.model} and {b.model} differ", "mark": "≠", "tone": "unknown"}
+        verdict = Pill(text=f"{a.model} and {b.model} differ", mark="≠", tone="unknown")
     elif judged is Verdict.IMPROVED:
-        verdict = {"text": f"{a.model} is better than {b.model}", "mark": "▲", "tone": "good"}
+        verdict = Pill(text=f"{a.model} is better than {b.model}", mark="▲", tone="good")
     else:
-        verdict = {"text": f"{a.model} is worse than {b.model}", "mark": "▼", "tone": "bad"}
+        verdict = Pill(text=f"{a.model} is worse than {b.model}", mark="▼", tone="bad")
     return {
         "summary": summary,
         "test": test,
@@ -142,22 +183,22 @@ _SUMMARY = """
         (select count(*) from (select distinct a, b from pairs limit 1001)) as distinct_pairs
     from pairs
 """
-_EXACT = "select a as a_low, b as b_low, count(*) as n from pairs group by a, b order by n desc"
+_EXACT = "select a as a_low, a as a_high, b as b_low, b as b_high, count(*) as n from pairs group by a, b order by n desc"
 _BINNED = """
     select
-        least(floor((a - $low) / $step), $last)::integer as i,
-        least(floor((b - $low) / $step), $last)::integer as j,
         count(*) as n,
         -- The least and the largest value of its samples, which are in no other point. An edge of a bin is in two of them.
         min(a) as a_low,
         max(a) as a_high,
         min(b) as b_low,
         max(b) as b_high
-    from pairs group by i, j order by n desc
+    from pairs
+    group by least(floor((a - $low) / $step), $last)::integer, least(floor((b - $low) / $step), $last)::integer
+    order by n desc
 """
 
 
-def _tested(state: CatalogState, a: Result, b: Result, metric: Row) -> tuple[Comparison, Verdict]:
+def _tested(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> tuple[Comparison, Verdict]:
     """The comparison of the common samples by the tests of `eval-dagster compare`, and the verdict about a."""
     is_macro, is_higher_better = metric["aggregation"] == "macro", metric["higher_is_better"] is not False
     key = (*a.scores, *b.scores, metric["metric"], is_macro, is_higher_better)
@@ -198,15 +239,14 @@ def agreement(state: CatalogState, parameters: Parameters) -> str:
     names = [*headline, *(name for name in known if name not in headline)]
     shown = names[:_MOST_METRICS]
     pairs = list(combinations(range(len(shown)), 2))
-    found: dict[tuple[int, int], Row] = {}
+    found: dict[tuple[int, int], Agreement] = {}
     if pairs:
         wide = ", ".join(f"max(value) filter (metric = $m{place}) as v{place}" for place in range(len(shown)))
-        columns = ", ".join(
-            f"corr(v{a}, v{b}) as c{a}_{b}, avg((v{a} = v{b})::integer) as e{a}_{b}, count(v{a} + v{b}) as n{a}_{b}" for a, b in pairs
-        )
+        columns = ", ".join(f"corr(v{a}, v{b}) as c{a}_{b}, avg((v{a} = v{b})::integer) as e{a}_{b}" for a, b in pairs)
         query = f"select {columns} from (select {wide} from read_parquet($scores) group by sample_id)"
-        row = state.rows(query, {"scores": result.scores, **{f"m{place}": name for place, name in enumerate(shown)}})[0]
-        found = {(a, b): {"correlation": row[f"c{a}_{b}"], "equal": row[f"e{a}_{b}"], "n": row[f"n{a}_{b}"]} for a, b in pairs}
+        values: dict[str, float | None]
+        [values] = state.rows(query, {"scores": result.scores, **{f"m{place}": name for place, name in enumerate(shown)}})
+        found = {(a, b): Agreement(correlation=values[f"c{a}_{b}"], equal=values[f"e{a}_{b}"]) for a, b in pairs}
     cells = [[found.get((min(a, b), max(a, b))) for b in range(len(shown))] for a in range(len(shown))]
     return page("agreement.html", result=result, names=shown, cells=cells, left_out=len(names) - len(shown))
 
@@ -217,13 +257,13 @@ _LARGEST = 9.0
 def calibration(state: CatalogState, parameters: Parameters) -> str:
     """The bins of confidence of the current result of an eval and a model, with the accuracy of each."""
     key = {"eval": parameters.required("eval"), "model": parameters.required("model")}
-    bins = state.rows("select * from calibration where eval = $eval and model = $model order by bin", key)
+    bins: list[Bin] = state.rows("select * from calibration where eval = $eval and model = $model order by bin", key)
     models = [
         row["model"] for row in state.rows("select distinct model from metrics where eval = $eval order by model", {"eval": key["eval"]})
     ]
     across, up = charts.square([0.0, 1.0])
     most = max((row["n"] for row in bins), default=1)
-    dots: list[dict[str, Any]] = [
+    dots: list[dict[str, object]] = [
         {
             **row,
             "x": across.place(row["confidence"]),
@@ -234,5 +274,5 @@ def calibration(state: CatalogState, parameters: Parameters) -> str:
         }
         for row in bins
     ]
-    picture = {"dots": dots, "across": across.ticks(), "up": up.ticks(), "ends": (across.start, across.end, up.start, up.end)}
+    picture = charts.Scatter.of(dots, across, up)
     return page("calibration.html", **key, models=models, bins=bins, picture=picture, total=sum(row["n"] for row in bins))

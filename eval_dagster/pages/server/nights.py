@@ -1,15 +1,15 @@
 """The nights of suites: the last one of each, and each judgement of one, down to the samples that got worse."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypedDict
 
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_at
 from eval_dagster.gate.wording import Tone, level, tone, verdict_line
 from eval_dagster.lake.catalog.catalog import CatalogState
-from eval_dagster.pages.report.evidence import MARKS, ORDER, PILLS, UNJUDGED, Flips, cards, on_few_samples, unjudged_groups
+from eval_dagster.pages.report.evidence import MARKS, ORDER, PILLS, UNJUDGED, Card, Flips, Gap, all_compared, cards, gaps_of
 from eval_dagster.pages.report.histories import History
 from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint
 from eval_dagster.pages.server.overview import boards, history_points
@@ -36,6 +36,39 @@ class Watched:
     """By suite, when its last night was due, if no judgement of it came in time."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """A judgement of a suite, with the evidence for it in the form of the report."""
+
+    suite: str
+    result: GateResult
+    judged_at: datetime
+    tone: Tone
+    mark: str
+    line: str
+    level: str
+    red: Sequence[Card]
+    refuted: Sequence[Card]
+    improved: Sequence[Card]
+    unjudged: Sequence[Gap]
+    compared: Sequence[Card]
+    counts: Sequence[Mapping[str, object]]
+    """The number of results by verdict."""
+    missing: datetime | None = None
+    """When the last night was due, if it was not judged."""
+    is_old: bool = False
+    """Whether something broke since."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unjudged:
+    """A suite that was never judged."""
+
+    suite: str
+    missing: datetime | None
+    tone: None = None
+
+
 def start(state: CatalogState, parameters: Parameters, suites: Sequence[str], watched: Watched) -> str:
     """The last judgement of each suite, the most urgent first, then the leaderboard.
 
@@ -47,12 +80,13 @@ def start(state: CatalogState, parameters: Parameters, suites: Sequence[str], wa
     """
     judged = {row["suite"]: row["at"] for row in state.rows("select suite, max(judged_at) as at from regressions_history group by suite")}
     names = [name for name in suites if name in judged] or list(judged)
-    found = [_night(state, name, judged[name]) for name in names]
-    found += [{"suite": name, "tone": None} for name in suites if name not in judged]
-    found = [{**each, "missing": watched.missing.get(each["suite"])} for each in found]
-    # A judgement from before something broke says nothing of now: it is shown with its time, and is not green.
-    found = [{**each, "is_old": bool(each["missing"] or watched.problem)} for each in found]
-    found.sort(key=lambda each: _URGENCY.index(Tone.BAD if each["missing"] else each["tone"]))
+    found: list[Night | Unjudged] = []
+    for name in names:
+        missing = watched.missing.get(name)
+        # A judgement from before something broke says nothing of now: it is shown with its time, and is not green.
+        found.append(replace(_night(state, name, judged[name]), missing=missing, is_old=bool(missing or watched.problem)))
+    found += [Unjudged(suite=name, missing=watched.missing.get(name)) for name in suites if name not in judged]
+    found.sort(key=lambda each: _URGENCY.index(Tone.BAD if each.missing else each.tone))
     left = [name for name in judged if name not in names]
     return page("start.html", nights=found, others=left, problem=watched.problem, **boards(state, parameters))
 
@@ -87,11 +121,10 @@ def night(state: CatalogState, parameters: Parameters) -> str:
         raise NotFoundError(
             f"the suite {suite!r} has no judgement{'' if at is None else f' of {at.isoformat()}'}; the list of nights has all"
         )
-    return page("night.html", **_night(state, suite, row["at"]), is_last=row["at"] == row["last"])
+    return page("night.html", night=_night(state, suite, row["at"]), is_last=row["at"] == row["last"])
 
 
-def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, Any]:
-    """The parts of a judgement: its outcome, and the evidence for it in the form of the report."""
+def _night(state: CatalogState, suite: str, judged_at: datetime) -> Night:
     judged_at = judged_at.astimezone(UTC)
     result = result_at(state.lake, suite, judged_at)
     if result is None:
@@ -109,35 +142,27 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, An
         if against_at is not None or row.verdict is Verdict.ERRORS:
             query["show"] = _SHOWN.get(row.verdict, "worse" if row.is_refuted else None)
         sample_pages[row.eval, row.model, row.metric] = link("/samples", **query)
-    found = list(
-        cards(
-            result,
-            histories=[_history(state, row, judged_at) for row in drawn],
-            flips=list(_flips(state, result)),
-            sample_pages=sample_pages,
-        )
-    )
-    return {
-        "suite": suite,
-        "missing": None,
-        "is_old": False,
-        "result": result,
-        "judged_at": judged_at,
-        "tone": tone(result),
-        "mark": MARKS[tone(result)],
-        "line": verdict_line(result),
-        "level": level(result),
-        "red": [card for card in found if card["row"].is_red],
-        "refuted": [card for card in found if card["row"].is_refuted],
-        "improved": [card for card in found if card["row"].verdict is Verdict.IMPROVED],
-        "unjudged": unjudged_groups(result),
-        "compared": [*(card for verdict in ORDER for card in found if card["row"].verdict is verdict), *on_few_samples(found)],
-        "counts": [
+    histories = [_history(state, row, judged_at) for row in drawn]
+    found = cards(result, histories=histories, flips=list(_flips(state, result)), sample_pages=sample_pages)
+    return Night(
+        suite=suite,
+        result=result,
+        judged_at=judged_at,
+        tone=tone(result),
+        mark=MARKS[tone(result)],
+        line=verdict_line(result),
+        level=level(result),
+        red=[card for card in found if card.row.is_red],
+        refuted=[card for card in found if card.row.is_refuted],
+        improved=[card for card in found if card.row.verdict is Verdict.IMPROVED],
+        unjudged=gaps_of(result),
+        compared=all_compared(found),
+        counts=[
             {"verdict": PILLS[verdict], "count": len(result.with_verdict(verdict))}
             for verdict in (*ORDER, *UNJUDGED)
             if result.with_verdict(verdict)
         ],
-    }
+    )
 
 
 def compared_with(row: Regression) -> tuple[str | None, datetime | None]:
@@ -155,7 +180,16 @@ def _history(state: CatalogState, row: Regression, judged_at: datetime) -> Histo
         eval=row.eval,
         model=row.model,
         metric=row.metric or "",
-        points=[ScorePoint(at=each["materialized_at"], **{name: each[name] for name in _OF_POINT}) for each in rows],
+        points=[
+            ScorePoint(
+                at=each["materialized_at"],
+                value=each["value"],
+                ci_low=each["ci_low"],
+                ci_high=each["ci_high"],
+                is_change=each["is_change"],
+            )
+            for each in rows
+        ],
         changes=[
             Look(
                 eval=row.eval,
@@ -178,13 +212,21 @@ def _history(state: CatalogState, row: Regression, judged_at: datetime) -> Histo
     )
 
 
-_OF_POINT = ("value", "ci_low", "ci_high", "is_change")
+class _Changed(TypedDict):
+    eval: str
+    model: str
+    metric: str
+    lower: int
+    higher: int
+    gone: int
+    new: int
+    unvalued: int
 
 
 def _flips(state: CatalogState, result: GateResult) -> Iterator[Flips]:
     """How many samples changed in the last judgement of a suite; of earlier ones the samples are not kept."""
     rows = {(row.eval, row.model, row.metric): row for row in result.regressions}
-    counted = state.rows(
+    counted: list[_Changed] = state.rows(
         """
         select eval, model, metric, count(*) filter (value < baseline_value) as lower, count(*) filter (value > baseline_value) as higher,
             count(*) filter (value is null and baseline_value is not null) as gone,
@@ -198,14 +240,14 @@ def _flips(state: CatalogState, result: GateResult) -> Iterator[Flips]:
         row = rows.get((each["eval"], each["model"], each["metric"]))
         if row is None:
             continue
-        worse, better = ("higher", "lower") if row.higher_is_better is False else ("lower", "higher")
+        worse, better = (each["higher"], each["lower"]) if row.higher_is_better is False else (each["lower"], each["higher"])
         yield Flips(
             eval=row.eval,
             model=row.model,
             metric=row.metric or "",
             verdict=row.verdict,
-            worse=each[worse],
-            better=each[better],
+            worse=worse,
+            better=better,
             gone=each["gone"],
             new=each["new"],
             unvalued=each["unvalued"],

@@ -1,8 +1,9 @@
 """Scores of all results: the leaderboard, the matrix of models by evals, and the history of one score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import TypedDict
 
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.pages.report.plots import label_places, time_labels
@@ -16,7 +17,62 @@ _MOST_DRAWN = 240
 _MOST_LISTED = 200
 _SHADES = 4
 
-Row = Mapping[str, Any]
+
+class Ranked(TypedDict):
+    """A row of `leaderboard_all`, with the time of the result."""
+
+    eval: str
+    model: str
+    metric: str
+    rank: int | None
+    differs: str | None
+    value: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    n_errors: int
+    newer_attempt: str | None
+    mixed_answers: str | None
+    findings: list[str] | None
+    materialized_at: datetime
+    higher_is_better: bool | None
+
+
+class _Numbered(Ranked):
+    evals: int
+    """Number of all evals."""
+
+
+class HistoryPoint(TypedDict):
+    """A score of one result."""
+
+    eval: str
+    model: str
+    metric: str
+    materialized_at: datetime
+    value: float | None
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    n_errors: int
+    is_change: bool
+    """Whether the score left its band. Then it has `cause`, `difference`, `p_value` and `suites`, those that found it."""
+    cause: str | None
+    difference: float | None
+    p_value: float | None
+    suites: str | None
+    changed: list[str] | None
+    """The inputs that differ from the result before."""
+
+
+class HistoryDot(HistoryPoint):
+    """A point of the picture of a history, with the places of its interval."""
+
+    x: float
+    y: float | None
+    low: float | None
+    high: float | None
 
 
 def leaderboard(state: CatalogState, parameters: Parameters) -> str:
@@ -24,11 +80,11 @@ def leaderboard(state: CatalogState, parameters: Parameters) -> str:
     return page("leaderboard.html", **boards(state, parameters))
 
 
-def boards(state: CatalogState, parameters: Parameters) -> dict[str, Any]:
+def boards(state: CatalogState, parameters: Parameters) -> dict[str, object]:
     """The parts of the leaderboard."""
     chosen = {name: parameters.text(name) for name in ("eval", "model")}
     everything, number = parameters.switch("all"), parameters.page()
-    rows = state.rows(
+    rows: list[_Numbered] = state.rows(
         """
         with chosen as (
             select * from leaderboard_all
@@ -44,15 +100,17 @@ def boards(state: CatalogState, parameters: Parameters) -> dict[str, Any]:
         """,
         {"everything": everything, **chosen, "before": (number - 1) * _EVALS_A_PAGE, "most": _EVALS_A_PAGE},
     )
-    ends = ("value", "ci_low", "ci_high")
     values: dict[str, list[float | None]] = {}
     for row in rows:
-        values.setdefault(row["metric"], []).extend(row[name] for name in ends)
+        values.setdefault(row["metric"], []).extend((row["value"], row["ci_low"], row["ci_high"]))
     axes = {metric: charts.Scale.axis(found, start=2, end=98, whole=True) for metric, found in values.items()}
     groups = []
     for (name, metric), found in groupby(rows, key=lambda row: (row["eval"], row["metric"])):
         axis = axes[metric]
-        with_bars = [{**row, "bar": {end: axis.place(row[end]) for end in ends}} for row in found]
+        with_bars: list[dict[str, object]] = [
+            {**row, "bar": {"value": axis.place(row["value"]), "ci_low": axis.place(row["ci_low"]), "ci_high": axis.place(row["ci_high"])}}
+            for row in found
+        ]
         groups.append({"eval": name, "metric": metric, "axis": axis.ticks(), "rows": with_bars})
     return {
         "groups": groups,
@@ -67,13 +125,13 @@ def boards(state: CatalogState, parameters: Parameters) -> dict[str, Any]:
 def matrix(state: CatalogState, parameters: Parameters) -> str:
     """The headline score of each model at each eval."""
     number, everything = parameters.page(), parameters.switch("all")
-    rows = state.rows(
+    rows: list[Ranked] = state.rows(
         "select l.*, m.materialized_at, m.higher_is_better from leaderboard_all l "
         "join metrics m on l.eval = m.eval and l.model = m.model and l.metric = m.metric and m.is_headline and m.subject is null "
         "where l.is_configured or $everything order by l.eval, l.model",
         {"everything": everything},
     )
-    evals, models = (sorted({row[name] for row in rows}) for name in ("eval", "model"))
+    evals, models = sorted({row["eval"] for row in rows}), sorted({row["model"] for row in rows})
     down, across = (max(1, -(-len(names) // most)) for names, most in ((evals, _ROWS_OF_MATRIX), (models, _COLUMNS_OF_MATRIX)))
     part = min(number, down * across) - 1
     evals = evals[part // across * _ROWS_OF_MATRIX :][:_ROWS_OF_MATRIX]
@@ -85,7 +143,7 @@ def matrix(state: CatalogState, parameters: Parameters) -> str:
         ranked = [row["value"] if row["rank"] is not None else None for row in of_eval]
         scale = charts.Scale.of(ranked, end=_SHADES)
         is_reversed = any(row["higher_is_better"] is False for row in of_eval)
-        cells = {}
+        cells: dict[str, dict[str, object]] = {}
         for row, value in zip(of_eval, ranked, strict=True):
             place = scale.place(value)
             shade = 0 if place is None else round(_SHADES - place if is_reversed else place)
@@ -115,7 +173,7 @@ def history(state: CatalogState, parameters: Parameters) -> str:
     return page("history.html", **key, metric=metric, metrics=metrics, total=len(points), points=listed, picture=picture)
 
 
-def history_points(state: CatalogState, *, eval: str, model: str, metric: str) -> list[dict[str, Any]]:  # noqa: A002
+def history_points(state: CatalogState, *, eval: str, model: str, metric: str) -> list[HistoryPoint]:  # noqa: A002
     """All results of one score, the oldest first, with those at which it left its band."""
     return state.rows(
         """
@@ -145,10 +203,10 @@ def history_points(state: CatalogState, *, eval: str, model: str, metric: str) -
     )
 
 
-def _picture(points: Sequence[Row]) -> dict[str, Any]:
-    scale = charts.vertical(point[name] for point in points for name in ("value", "ci_low", "ci_high"))
+def _picture(points: Sequence[HistoryPoint]) -> dict[str, object]:
+    scale = charts.vertical(value for point in points for value in (point["value"], point["ci_low"], point["ci_high"]))
     places = charts.horizontal(len(points))
-    dots = [
+    dots: list[HistoryDot] = [
         {**point, "x": x, "y": scale.place(point["value"]), "low": scale.place(point["ci_low"]), "high": scale.place(point["ci_high"])}
         for x, point in zip(places, points, strict=True)
     ]

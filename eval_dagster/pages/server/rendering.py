@@ -1,6 +1,5 @@
 """Templates of the pages, and the addresses that they link to. All values are escaped, with visible control characters."""
 
-from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
@@ -11,6 +10,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from eval_dagster.lake.tables.columns import MetricFigures
 from eval_dagster.pages.server.results import Result
 from eval_dagster.texts.figures import counted, interval, number, p_value
 from eval_dagster.texts.visible_text import one_line, visible
@@ -49,7 +49,7 @@ def time_text(time: datetime) -> str:
 
 @cache
 def _environment() -> Environment:
-    def interval_of(row: Mapping[str, Any], sign: str = "") -> str:
+    def interval_of(row: MetricFigures, sign: str = "") -> str:
         return interval(row["ci_low"], row["ci_high"], sign)
 
     def short(text: str | None, most: int = 160) -> str:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
-from typing import Any
 
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.catalog.sessions import held_url_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import parquet_files, time_of
+from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow
 from eval_dagster.results.materializations import gone
 
 _MOST_DIGITS = 7
@@ -87,6 +87,13 @@ def time_of_address(text: str, shown: str) -> datetime:
         raise UsageError(f"found {shown} in the address; expected a time such as 2026-01-31T02:00:00Z") from error
 
 
+class _ResultRow(MetricRow):
+    """A row of `_metrics_files`, with the time of the model's newest result."""
+
+    _file: str
+    newest_at: datetime
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """An eval and a model at one materialization."""
@@ -96,7 +103,7 @@ class Result:
     model: str
     materialized_at: datetime
     """UTC."""
-    metrics: Sequence[Mapping[str, Any]]
+    metrics: Sequence[MetricRow]
     """Its rows of `metrics_history` without subject, the headline metric first."""
     metrics_file: str
     """The file of the metrics, relative to the lake."""
@@ -141,7 +148,7 @@ class Result:
         """Its metrics, the headline metric first."""
         return [row["metric"] for row in self.metrics]
 
-    def metric(self, name: str | None) -> Mapping[str, Any]:
+    def metric(self, name: str | None) -> MetricRow:
         """The row of a metric; by default of the headline metric. Raises `NotFoundError` for another name."""
         found = next((row for row in self.metrics if name in (None, row["metric"])), None)
         if found is None:
@@ -191,9 +198,9 @@ def other_results(state: CatalogState, result: Result, most: int) -> list[Result
     return _results(state, where, {"eval": result.eval, "model": result.model, "most": most, "at": None})
 
 
-def _results(state: CatalogState, where: str, values: Mapping[str, Any]) -> list[Result]:
+def _results(state: CatalogState, where: str, values: Mapping[str, object]) -> list[Result]:
     """The results of one eval: of each chosen model that at a time, or the newest."""
-    rows = state.rows(
+    rows: list[_ResultRow] = state.rows(
         # `metrics_history` has the same rows without the names of the files.
         f"""
         with chosen as (
@@ -236,8 +243,6 @@ NAMED_SCORES = (
 )
 """The scores of a result. Files that are older than these columns have null there."""
 
-Row = dict[str, Any]
-
 
 def compared_with(state: CatalogState, parameters: Parameters, result: Result) -> Result | None:
     """The result that an address compares with: the one that it names, else the one before."""
@@ -260,15 +265,15 @@ def or_alone(against: Result | None, make: Callable[[Result | None, str | None],
 
 
 def prompts_before(
-    state: CatalogState, against: Result, result: Result, prompts: Mapping[str, Row], ids: Sequence[str]
-) -> Mapping[str, Row]:
+    state: CatalogState, against: Result, result: Result, prompts: Mapping[str, PromptRow], ids: Sequence[str]
+) -> Mapping[str, PromptRow]:
     """The prompts of another result to the same samples: its choices can be others, or in another order."""
     return prompts if against.prompts == result.prompts else prompts_of(state, against, ids, "sample_id, choices")
 
 
 def prompts_of(
     state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, prompt, choices, gold"
-) -> dict[str, Row]:
+) -> dict[str, PromptRow]:
     """Columns of the prompts of some samples, by sample id; none if the prompts were deleted."""
     if result.prompts is None or not ids:
         return {}
@@ -278,7 +283,7 @@ def prompts_of(
 
 def answers_of(
     state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, text, text_post_processed, choice_logprobs, error"
-) -> dict[str, Row]:
+) -> dict[str, ResponseRow]:
     """Columns of the responses to some samples, by sample id; none if the responses were deleted."""
     if result.responses is None or not ids:
         return {}

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from math import exp
-from typing import Any
+from typing import NamedTuple, TypedDict
 
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.catalog.sessions import held_url_of
+from eval_dagster.lake.tables.columns import PromptRow, ResponseRow, ScoreRow
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import (
     NAMED_SCORES,
@@ -18,18 +20,63 @@ from eval_dagster.pages.server.results import (
     find_result,
     or_alone,
     other_results,
+    prompts_before,
     prompts_of,
 )
 from eval_dagster.results.samples import answer_text, explanation_of
 
 _MOST_PAST, _MOST_OTHERS = 20, 12
-Row = dict[str, Any]
 
 _PROMPT = "sample_id, subject, messages, prompt, choices, gold, gold_index, num_fewshot, fewshot_ids, error, request_id"
 _RESPONSE = (
     "sample_id, text, text_post_processed, reasoning, choice_logprobs, finish_reason, prompt_tokens, output_tokens, truncated_tokens, "
     "latency_s, cost, served_model, error"
 )
+
+
+class Reasoned(ScoreRow):
+    """A score with its reasons by their kind."""
+
+    reasons: dict[str, list[str | None]]
+
+
+class Choice(NamedTuple):
+    """A choice of a question."""
+
+    text: str
+    is_gold: bool
+    is_chosen: bool
+    probability: float | None
+    """Among the choices; null if it is not known."""
+
+
+class Value(NamedTuple):
+    """The score of a sample. Both are null if the scores were deleted."""
+
+    value: float | None = None
+    error: str | None = None
+
+
+class Past(NamedTuple):
+    """The score of a sample in a result of the same model."""
+
+    materialized_at: datetime
+    value: float | None
+    error: str | None
+
+
+class Other(NamedTuple):
+    """The score and the answer of another model."""
+
+    result: Result
+    value: float | None
+    error: str | None
+    answer: str | None
+
+
+class _Point(TypedDict):
+    materialized_at: datetime
+    scores_file: str | None
 
 
 def one(state: CatalogState, parameters: Parameters) -> str:
@@ -51,11 +98,12 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
         raise NotFoundError(f"{result.name} has no sample {wanted!r}; its list of samples has all that there are")
     sample_id = scores[0]["sample_id"]
     metric = result.metric(parameters.text("metric"))
-    prompt = prompts_of(state, result, [sample_id], _PROMPT).get(sample_id)
+    prompts = prompts_of(state, result, [sample_id], _PROMPT)
+    prompt = prompts.get(sample_id)
     response = answers_of(state, result, [sample_id], _RESPONSE).get(sample_id)
     before = answers_of(state, against, [sample_id], _RESPONSE).get(sample_id) if against is not None else None
-    asked_before = prompts_of(state, against, [sample_id], "sample_id, choices").get(sample_id) if against is not None else None
-    points = state.rows(
+    asked_before = prompts_before(state, against, result, prompts, [sample_id]).get(sample_id) if against is not None else None
+    points: list[_Point] = state.rows(
         "select materialized_at, any_value(scores_file) as scores_file from _metrics_files where eval = $eval and model = $model "
         "group by materialized_at order by materialized_at desc limit $most",
         {"eval": result.eval, "model": result.model, "most": _MOST_PAST},
@@ -63,7 +111,6 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
     files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
     urls = {name: held_url_of(path) for name, path in files.items() if path.exists()}
     values = _values(state, urls, sample_id, metric["metric"])
-    missing = {"value": None, "error": None}  # the scores of that time were deleted
     return page(
         "sample.html",
         result=result,
@@ -80,7 +127,7 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
         before_answer=answer_text(before, asked_before),
         scores=scores,
         before_scores={row["metric"]: row for row in _scores(state, against, sample_id)} if against is not None else {},
-        past=[{**row, **values.get(row["scores_file"] or "", missing)} for row in points],
+        past=[Past(row["materialized_at"], *values.get(row["scores_file"] or "", Value())) for row in points],
         others=_others(state, result, sample_id, metric["metric"]),
         labels=state.rows(
             "select * from human_labels where eval = $eval and sample_id = $sample order by labelled_at desc",
@@ -89,15 +136,15 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
     )
 
 
-def _scores(state: CatalogState, result: Result, sample_id: str | None) -> list[Row]:
-    rows = state.rows(
+def _scores(state: CatalogState, result: Result, sample_id: str | None) -> list[Reasoned]:
+    rows: list[ScoreRow] = state.rows(
         f"select * from {NAMED_SCORES} where sample_id = $sample order by metric",  # noqa: S608 - constants
         {"scores": result.scores, "sample": sample_id},
     )
     return [{**row, "reasons": explanation_of(row)} for row in rows]
 
 
-def _turns(prompt: Row | None) -> list[tuple[str, str]]:
+def _turns(prompt: PromptRow | None) -> list[tuple[str, str]]:
     """The turns of a chat, each with its role; none without a list of messages."""
     try:
         messages = json.loads(prompt["messages"]) if prompt and prompt["messages"] else []
@@ -107,32 +154,32 @@ def _turns(prompt: Row | None) -> list[tuple[str, str]]:
     return [(role, text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)) for role, text in turns]
 
 
-def _choices(prompt: Row | None, response: Row | None) -> list[Row]:
+def _choices(prompt: PromptRow | None, response: ResponseRow | None) -> list[Choice]:
     """The choices with their probabilities, which sum to 1 over the choices; empty if the question has no choices."""
     if not prompt or not prompt["choices"]:
         return []
-    logprobs = (response or {}).get("choice_logprobs")
+    logprobs = response and response["choice_logprobs"]
     known = logprobs if logprobs and len(logprobs) == len(prompt["choices"]) and all(each is not None for each in logprobs) else None
     highest = max(known) if known else 0.0
     weights = [exp(each - highest) for each in known] if known else None
     return [
-        {
-            "text": text,
-            "is_gold": place in (prompt["gold_index"] or []),
-            "is_chosen": known is not None and place == known.index(highest),
-            "probability": None if weights is None else weights[place] / sum(weights),
-        }
+        Choice(
+            text=text,
+            is_gold=place in (prompt["gold_index"] or []),
+            is_chosen=known is not None and place == known.index(highest),
+            probability=None if weights is None else weights[place] / sum(weights),
+        )
         for place, text in enumerate(prompt["choices"])
     ]
 
 
-def _others(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Row]:
+def _others(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Other]:
     """The current scores and answers of other models for the same sample."""
     others = other_results(state, result, _MOST_OTHERS)
     urls = {each.scores_file: each.scores[0] for each in others if each.scores_file is not None and each.has_scores}
     values = _values(state, urls, sample_id, metric)
     files = [each.responses[0] for each in others if each.scores_file in values and each.responses]
-    answers: dict[str, Row] = {}
+    answers: dict[str, ResponseRow] = {}
     if files:
         rows = state.rows(
             "select filename, text, text_post_processed, choice_logprobs from read_parquet($files, filename = true, union_by_name = true) "
@@ -140,20 +187,15 @@ def _others(state: CatalogState, result: Result, sample_id: str, metric: str) ->
             {"files": files, "sample": sample_id},
         )
         answers = {row["filename"]: row for row in rows}
-    return [
-        {
-            "result": each,
-            **values[str(each.scores_file)],
-            "answer": answer_text(
-                answers.get((each.responses or [""])[0]), prompts_of(state, each, [sample_id], "sample_id, choices").get(sample_id)
-            ),
-        }
-        for each in others
-        if each.scores_file in values
-    ]
+    found: list[Other] = []
+    for each in others:
+        if each.scores_file in values:
+            asked = prompts_of(state, each, [sample_id], "sample_id, choices").get(sample_id)
+            found.append(Other(each, *values[each.scores_file], answer_text(answers.get((each.responses or [""])[0]), asked)))
+    return found
 
 
-def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric: str) -> dict[str, Row]:
+def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric: str) -> dict[str, Value]:
     """The score of a sample in each of some files, by the file's name."""
     if not urls:
         return {}
@@ -163,4 +205,4 @@ def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric
         {"files": list(urls.values()), "sample": sample_id, "metric": metric},
     )
     names = {url: name for name, url in urls.items()}
-    return {names[row["filename"]]: {"value": row["value"], "error": row["error"]} for row in rows if row["filename"] in names}
+    return {names[row["filename"]]: Value(row["value"], row["error"]) for row in rows if row["filename"] in names}

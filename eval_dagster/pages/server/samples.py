@@ -1,10 +1,10 @@
 """The samples of a result: filtered, sorted, and in parts."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from eval_dagster.lake.catalog.catalog import CatalogState
+from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import (
     NAMED_SCORES,
@@ -78,15 +78,24 @@ _RANGES = {
     "before_high": "before_value <= $before_high",
 }
 
-Row = dict[str, Any]
+
+class Found(TypedDict):
+    """A sample with its score, and its score in the other result."""
+
+    sample_id: str
+    sample_name: str | None
+    subject: str | None
+    value: float | None
+    error: str | None
+    before_value: float | None
+    total: int
+    """Number of all samples that were found."""
 
 
 class Search:
     """The samples that an address asks for: all, with a note, if it asks for a choice that this metric or result cannot have."""
 
-    def __init__(
-        self, state: CatalogState, parameters: Parameters, result: Result, against: Result | None, metric: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, state: CatalogState, parameters: Parameters, result: Result, against: Result | None, metric: MetricRow) -> None:
         self._state = state
         self._result = result
         self._against = against
@@ -96,7 +105,7 @@ class Search:
         self._refusal = self._refused.get(asked or "")
         self.show = None if self._refusal else asked
         self.sort = parameters.choice("sort", list(_SORTED)) or ("change" if self.show in ("worse", "better") else "sample")
-        self.query: dict[str, Any] = {
+        self.query: dict[str, object] = {
             "eval": result.eval,
             "model": result.model,
             "at": result.materialized_at,
@@ -176,20 +185,20 @@ class Search:
             found["truncated"] = f"the responses of {self._result.name} are no longer in the lake, so that the cut-off ones are not known"
         return found
 
-    def rows(self, number: int) -> tuple[list[Row], int, int]:
+    def rows(self, number: int) -> tuple[list[Found], int, int]:
         """The samples of a part, its number, and how many samples there are; the last part if there are fewer."""
         rows = self._part(number)
         if not rows and number > 1:
             total = int(self._run("select count(*) as n {}")[0]["n"])
             number = max(1, -(-total // A_PAGE))
             rows = self._part(number)
-        return rows, number, int(rows[0]["total"]) if rows else 0
+        return rows, number, rows[0]["total"] if rows else 0
 
-    def _part(self, number: int) -> list[Row]:
+    def _part(self, number: int) -> list[Found]:
         query = "select *, count(*) over () as total {{}} order by {} limit {} offset {}"
         return self._run(query.format(_SORTED[self.sort], A_PAGE, (number - 1) * A_PAGE))
 
-    def _run(self, query: str) -> list[Row]:
+    def _run(self, query: str) -> list[Any]:
         before = "select null::varchar as sample_id, null::double as value where false"
         if self._values["before"] is not None:
             before = "select sample_id, value from read_parquet($before) where metric = $metric"
@@ -215,7 +224,7 @@ def _listed(state: CatalogState, parameters: Parameters, result: Result, against
     prompts, now = prompts_of(state, result, ids), answers_of(state, result, ids)
     before = answers_of(state, against, ids) if against is not None else {}
     asked_before = prompts_before(state, against, result, prompts, ids) if against is not None else {}
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             **row,
             "prompt": prompts.get(row["sample_id"]),

@@ -13,7 +13,7 @@ from eval_dagster.lake.catalog import catalog
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote.mirror import mirror_lake, reading_home
-from eval_dagster.pages.server.refreshing import Refresher
+from eval_dagster.pages.server.application import Refresher
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo
-from eval_dagster.pages.server.application import application
-from eval_dagster.pages.server.refreshing import Refresher
+from eval_dagster.pages.server.application import Refresher, application
 
 AT = datetime(2026, 3, 2, 5, tzinfo=UTC)
 KEY = {"eval": "trivia", "model": "mine"}
