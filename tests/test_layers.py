@@ -52,7 +52,7 @@ ARROWS = {
     "results stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
     "lake": "lake.answers lake.catalog lake.files lake.format lake.tables",
-    "notifications": "errors gate lake.catalog lake.files lake.format project records results stores texts versions",
+    "notifications": "errors gate lake.catalog lake.files lake.format lake.tables project records results stores texts versions",
     "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "
     "stores texts versions",
     "assets": "config dagster_internals errors gate lake.catalog lake.files lake.records lake.tables notifications pages.report "
@@ -80,7 +80,8 @@ ARROWS = {
     "models.served.spend models.served.watch models.transformers.weights progress records stores texts versions",
     "models.vllm": "config errors models models.transformers models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
-    "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples records results statistics texts",
+    "pages.server": "errors gate lake.catalog lake.files lake.format lake.tables metrics pages.report pages.samples records results "
+    "statistics texts",
     "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.catalog lake.files "
     "lake.records lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
     "peers.processes pipeline progress project prompts records results retention sandbox stages statistics stores "

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import dagster as dg
 
+from eval_dagster.assets.automation import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor, suite_schedule
 from eval_dagster.assets.due_nights import freshness_policy
-from eval_dagster.assets.evaluation import evaluation_assets, snapshot_assets
+from eval_dagster.assets.evaluation import evaluation_assets, leaderboard, snapshot_assets
 from eval_dagster.assets.failed_nights import failed_nights_sensor
 from eval_dagster.assets.jobs import accepting_job, evaluation_job, gate_job, leaderboard_job, suite_job
-from eval_dagster.assets.leaderboard import leaderboard
 from eval_dagster.assets.regressions import gate_check, regressions
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
-from eval_dagster.assets.schedules import suite_schedule
-from eval_dagster.assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
 from eval_dagster.project import Project, remember
 
 

@@ -1,4 +1,4 @@
-"""The assets of the stages: dataset snapshots by eval; prompts, outputs, scores and metrics by eval and model.
+"""The assets of the stages: dataset snapshots by eval; prompts, outputs, scores and metrics by eval and model. And `leaderboard`.
 
 The latter are one Dagster step. So a model is loaded once for all partitions of a run, and a partition that fails at one stage does not
 stop the others at the next stage. Any subset of the assets can be materialized: what it needs of those before is made in the same step.
@@ -11,11 +11,18 @@ import dagster as dg
 from eval_dagster import pipeline
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import announce, report
+from eval_dagster.assets.previews import leaderboard_rows, markdown_table
 from eval_dagster.assets.provenance import stage_code_version
 from eval_dagster.assets.resources import ProjectResource, library_log, reporter_for
 from eval_dagster.config.schema import Config
+from eval_dagster.dagster_internals.definitions import RawMetadataValue
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import catalog_path
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, partition_key
+from eval_dagster.texts.visible_text import visible
+from eval_dagster.versions.hashes import stable_hash
 
 STAGE_ASSETS = tuple(STAGES)[1:]
 
@@ -124,3 +131,34 @@ def _spec(name: str, *deps: str | dg.AssetDep, group: str, kinds: set[str], desc
     return dg.AssetSpec(
         name, deps=deps, description=description, group_name=group, kinds=kinds, code_version=stage_code_version(name), skippable=True
     )
+
+
+_REFRESH = (
+    dg.AutomationCondition.any_deps_updated().since_last_handled()
+    & ~dg.AutomationCondition.any_deps_in_progress()
+    & ~dg.AutomationCondition.in_progress()
+)
+
+
+@dg.asset(
+    deps=["task_metrics"],
+    description="Each eval's headline metric by model, with error bars, and ranks among comparable results. Query it as `leaderboard`.",
+    group_name="results",
+    kinds={"duckdb", "sql"},
+    automation_condition=_REFRESH.with_label("metrics_changed_and_none_in_progress"),
+)
+def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
+    """Publish the catalog and show its leaderboard."""
+    opened = project.open(context.instance)
+    with at_work(context.op_execution_context, opened.home):
+        damages = list(map(visible, publish(opened.lake)))
+        rows = read_rows(opened.lake, "select * from leaderboard")
+    for damage in damages:
+        context.log.warning(damage)
+    metadata: dict[str, RawMetadataValue] = {
+        "dagster/row_count": len(rows),
+        "summary": dg.MetadataValue.md(markdown_table(leaderboard_rows(rows)) if rows else "There is no result yet."),
+        "catalog": dg.MetadataValue.path(str(catalog_path(opened.lake))),
+        **{f"warning_{number}": damage for number, damage in enumerate(damages, 1)},
+    }
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(stable_hash(rows)))

@@ -113,7 +113,7 @@ def gate_job(name: str, project: Project) -> "UnresolvedAssetJobDefinition":
 def accepting_job(project: Project) -> dg.JobDefinition:
     """The job by which a person accepts results. The launchpad has its config filled in but for the reason and the name."""
     suite = next(iter(project.config.suites), "")
-    config: dict[str, Any] = {"suite": suite, "why": "", "by": "", "evals": [], "models": []}
+    config: dict[str, object] = {"suite": suite, "why": "", "by": "", "evals": [], "models": []}
 
     @dg.job(
         name=ACCEPTING_JOB,

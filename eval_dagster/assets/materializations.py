@@ -3,15 +3,15 @@
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import dagster as dg
 from dagster import MetadataValue
 
-from eval_dagster.assets.previews import preview_metadata, table_metadata
+from eval_dagster.assets.previews import metrics_of, preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance
-from eval_dagster.dagster_internals.definitions import DATA_VERSION_TAG, AssetMaterializationPlannedData, DagsterEvent
+from eval_dagster.dagster_internals.definitions import DATA_VERSION_TAG, AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
 from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome
 from eval_dagster.stages.findings import FINDINGS_NOTE
@@ -101,7 +101,7 @@ def _failed_step(failures: Sequence[StageFailure], done: int) -> dg.Failure:
     )
 
 
-def _failure_row(failure: StageFailure) -> dict[str, Any]:
+def _failure_row(failure: StageFailure) -> dict[str, object]:
     left = {"requests_left": int(failure.counts["requests_left"])} if failure.is_limited else {}
     return {"stage": failure.stage, "partition": partition_key(failure.eval_name, failure.model), **left, "message": failure.message}
 
@@ -118,12 +118,14 @@ def _history(lake: Lake | None, result: StageResult) -> dict[str, dg.MarkdownMet
     return {"score_history": MetadataValue.md(picture)} if picture else {}
 
 
-def _materialization(result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, Any]) -> dg.AssetMaterialization:
+def _materialization(
+    result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, dg.MarkdownMetadataValue]
+) -> dg.AssetMaterialization:
     info = result.file.info
     counts, when_made = _split_counts(result)
     upstream = [name for name in STAGES if name in info.inputs]
-    metadata: dict[str, Any] = {
-        **(_score_metadata(result.preview) if result.stage == "task_metrics" else {}),
+    metadata: dict[str, RawMetadataValue] = {
+        **(_score_metadata(metrics_of(result)) if result.stage == "task_metrics" else {}),
         "cached": result.cached,
         "summary": _summary(result),
         **pictures,
@@ -150,7 +152,7 @@ def _materialization(result: StageResult, provenance: Mapping[str, str], picture
     )
 
 
-def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, Any]]:
+def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, float | str]]:
     """A file's counts, separated from the cost of the earlier run that produced a cached file, which `made_by_run` names."""
     info = result.file.info
     counts = dict(info.counts)
@@ -159,7 +161,7 @@ def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, Any]
     earlier = {name: counts.pop(name) for name in info.counts if name.startswith("run_")}
     nothing = {"requests_computed": 0, "requests_cached": counts["requests"], "tokens_asked": 0, "model_seconds": 0}
     nothing |= {name: 0 for name in counts if name.endswith("_computed")}
-    return counts | nothing, {name: _number(value) for name, value in earlier.items()} | dict(info.notes)
+    return counts | nothing, {**{name: _number(value) for name, value in earlier.items()}, **info.notes}
 
 
 def _summary(result: StageResult) -> str:
@@ -176,17 +178,17 @@ def _summary(result: StageResult) -> str:
     return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in counts.items() if value or name == "errors")
 
 
-def _score_metadata(preview: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _score_metadata(preview: Sequence[MetricRow]) -> dict[str, str | float]:
     """Each overall score as a number, which Dagster plots over time, and as text with its error bar."""
     rows = [row for row in preview if row["subject"] is None]
     macro = {row["metric"] for row in rows if row["aggregation"] == "macro" and row["is_headline"]}
     overall = [row for row in rows if (row["aggregation"] == "macro") == (row["metric"] in macro)]
-    texts = [f"{row['metric']} {format_score(row)}" for row in overall]
+    texts = [f"{row['metric']} {_score(row)}" for row in overall]
     numbers = {f"score_{row['metric']}".replace("/", "_"): row["value"] for row in overall if row["value"] is not None}
     return {"score": visible("; ".join(texts)), **{visible(name): value for name, value in numbers.items()}}
 
 
-def format_score(row: Mapping[str, Any]) -> str:
+def _score(row: MetricFigures) -> str:
     """A score with its error bar, and the number of errors."""
     if row["value"] is None:
         return f"no value ({row['n_errors']} errors)"

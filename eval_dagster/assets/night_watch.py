@@ -25,7 +25,7 @@ from eval_dagster.assets.runs.skipped_nights import waiting_notice
 from eval_dagster.assets.runs.suite_evaluations import SuiteEvaluation, find_evaluation
 from eval_dagster.assets.workspace import code_location, workspace_file
 from eval_dagster.dagster_internals.definitions import InstigatorState, InstigatorStatus, InstigatorType
-from eval_dagster.dagster_internals.workspace import WorkspaceFileTarget, WorkspaceProcessContext
+from eval_dagster.dagster_internals.instances import WorkspaceFileTarget, WorkspaceProcessContext
 from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
 from eval_dagster.gate.results import judged_times
 from eval_dagster.notifications.delivery import Told, forget, is_told, note_told, send_left, tell_once, told_nights

@@ -1,11 +1,12 @@
 """Rows as tables that fit Dagster's pages: few columns, short ones first, and shortened texts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 from dagster import MetadataValue, TableRecord
 
+from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
 from eval_dagster.stages.partition import StageResult
 from eval_dagster.texts.figures import interval, number
 from eval_dagster.texts.visible_text import json_text, markdown_text, visible
@@ -24,17 +25,27 @@ _LEFT_OUT = frozenset({"sample_id", "prompt_tokens"})
 """Columns of samples that previews lack: beside the list of partitions, a window 1,400 pixels wide has about 45 characters for a row."""
 
 
+class LeaderboardRow(MetricFigures):
+    """The columns of the relation `leaderboard` that are shown."""
+
+    eval: str
+    rank: int | None
+    model: str
+    metric: str
+    differs: str | None
+
+
 def preview_metadata(result: StageResult) -> dict[str, dg.TableMetadataValue]:
     """The preview of a stage's rows; empty if there is none."""
     if result.stage == "task_metrics":
-        rows: Sequence[Mapping[str, Any]] = _metric_rows(result.preview)
+        rows = _metric_rows(metrics_of(result))
     else:
         same = _same_columns(result.preview, ("metric", "subject"))
         rows = [{name: value for name, value in row.items() if name not in _LEFT_OUT | same} for row in result.preview]
     return {"preview": table_metadata(rows)} if rows else {}
 
 
-def table_metadata(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+def table_metadata(rows: Sequence[Mapping[str, object]]) -> dg.TableMetadataValue:
     """Rows, at least one, as a table without its empty columns. Lists are shown as JSON, since Dagster accepts only scalars."""
     names = [name for name in rows[0] if any(row[name] not in (None, "", []) for row in rows)]
     records = [TableRecord({name: _cell(name, row[name]) for name in names}) for row in rows]
@@ -42,7 +53,7 @@ def table_metadata(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     return MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
 
-def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows as a Markdown table, numbers to the right. All have the same columns."""
     names = list(rows[0])
     is_number = {name: any(isinstance(row[name], int | float) for row in rows) for name in names}
@@ -52,7 +63,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, *([f"\nand {left} more rows"] if left > 0 else [])])
 
 
-def leaderboard_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def leaderboard_rows(rows: Sequence[LeaderboardRow]) -> list[dict[str, object]]:
     """Rows of the relation `leaderboard` for display. The column `differs` is shown if a row has no rank."""
     has_unranked = any(row["differs"] for row in rows)
     return [
@@ -62,7 +73,12 @@ def leaderboard_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _metric_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def metrics_of(result: StageResult) -> Sequence[MetricRow]:
+    """The rows of the relation `metrics` in the preview of a result of `task_metrics`."""
+    return cast(Sequence[MetricRow], result.preview)
+
+
+def _metric_rows(rows: Sequence[MetricRow]) -> list[dict[str, object]]:
     """Rows of the relation `metrics`, with the metric only if there are several, and the errors only if there are any."""
     left_out = _same_columns(rows, ("metric",)) | ({"errors"} if not any(row["n_errors"] for row in rows) else set())
     shown = []
@@ -79,17 +95,14 @@ def _metric_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
-def _same_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str]:
+def _same_columns(rows: Sequence[Mapping[str, object]], names: Sequence[str]) -> set[str]:
     """Those of the columns that have one value in all rows, or that no row has."""
     return {name for name in names if len({row.get(name) for row in rows}) <= 1}
 
 
-def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"score": _score(row), "95 % interval": interval(row["ci_low"], row["ci_high"]), "samples": row["n"], "errors": row["n_errors"]}
-
-
-def _score(row: Mapping[str, Any]) -> str:
-    return number(row["value"]) + ("" if row["stderr"] is None else f" ± {row['stderr']:.3f}")
+def _figures(row: MetricFigures) -> dict[str, object]:
+    score = number(row["value"]) + ("" if row["stderr"] is None else f" ± {row['stderr']:.3f}")
+    return {"score": score, "95 % interval": interval(row["ci_low"], row["ci_high"]), "samples": row["n"], "errors": row["n_errors"]}
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
 
 import dagster as dg
 
@@ -20,6 +19,7 @@ from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.config.values import identifier
+from eval_dagster.dagster_internals.definitions import RawMetadataValue
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError, described
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.judgement import unjudged
@@ -85,7 +85,7 @@ def judged_before(instance: dg.DagsterInstance, project: Project, run: dg.Dagste
     return next((result for result in results if result is not None), None)
 
 
-def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
+def result_metadata(results: Sequence[GateResult]) -> dict[str, RawMetadataValue]:
     """A line for each suite, the number of results by verdict, and tables of the red results and of those that were not judged."""
     rows = [row for result in results for row in result.regressions]
     regressed, gaps = [row for row in rows if row.is_red], [row for row in rows if row.is_gap]
@@ -100,16 +100,18 @@ def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
     }
 
 
-def all_rows(results: Sequence[GateResult]) -> dict[str, Any]:
+def all_rows(results: Sequence[GateResult]) -> dict[str, dg.TableMetadataValue]:
     """Every comparison, as a table."""
     rows = [_shown(row) for result in results for row in result.regressions]
     return {"all_results": table_metadata(rows)} if rows else {}
 
 
-def report_metadata(project: Project, results: Sequence[GateResult], reports: Mapping[str, Report]) -> dict[str, Any]:
+def report_metadata(project: Project, results: Sequence[GateResult], reports: Mapping[str, Report]) -> dict[str, RawMetadataValue]:
     """The page of each suite's report, its run in MLflow, and its page of `view` if that can be reached."""
     nights = {result.suite: project.addresses.night(result.suite, result.judged_at.isoformat()) for result in results}
-    metadata: dict[str, Any] = {f"night_{identifier(suite)}": dg.MetadataValue.url(url) for suite, url in nights.items() if url}
+    metadata: dict[str, RawMetadataValue] = {
+        f"night_{identifier(suite)}": dg.MetadataValue.url(url) for suite, url in nights.items() if url
+    }
     for result in results:
         if result.suite not in reports and (page := page_of(project, result)).exists():  # judged by an earlier run
             metadata[f"report_{identifier(result.suite)}"] = dg.MetadataValue.path(str(page))
@@ -121,7 +123,7 @@ def report_metadata(project: Project, results: Sequence[GateResult], reports: Ma
     return metadata
 
 
-def history_metadata(project: Project, result: GateResult) -> dict[str, Any]:
+def history_metadata(project: Project, result: GateResult) -> dict[str, dg.MarkdownMetadataValue]:
     """Pictures of the headline scores that changed, with their error bands."""
     changed = (row for row in result.regressions if row.is_red or row.verdict is Verdict.IMPROVED)
     partitions = list(dict.fromkeys((row.eval, row.model) for row in changed))[:_MOST_PICTURES]
@@ -133,9 +135,8 @@ def history_metadata(project: Project, result: GateResult) -> dict[str, Any]:
     }
 
 
-def _shown(row: Regression) -> dict[str, Any]:
-    values = {**asdict(row), "verdict": row.verdict.value}
-    return {name: values[name] for name in _COLUMNS}
+def _shown(row: Regression) -> dict[str, object]:
+    return {name: row.verdict.value if name == "verdict" else getattr(row, name) for name in _COLUMNS}
 
 
 @dg.asset(

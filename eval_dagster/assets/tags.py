@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from eval_dagster.config.models import Resources
@@ -69,7 +68,7 @@ def _resource_tags(needs: Sequence[Resources]) -> dict[str, str]:
     given = {name: amount for name, amount in amounts.items() if amount is not None}
     # A core that is not in use is for others, so that there is no limit on cores. Kubernetes wants limits of the other two.
     limits = {name: amount for name, amount in given.items() if name != "cpu"}
-    pod: dict[str, Any] = {"container_config": {"resources": {"requests": given, "limits": limits}}} if given else {}
+    pod: dict[str, object] = {"container_config": {"resources": {"requests": given, "limits": limits}}} if given else {}
     for need in needs:
         pod = _merged(pod, need.kubernetes)
     ray = {"num_gpus": gpus, "num_cpus": cpus, "memory": None if memory is None else _bytes(memory)}
@@ -89,7 +88,7 @@ def _bytes(memory: str) -> int:
     return int(memory[:-2]) * _BYTES[memory[-2:]]
 
 
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, object]:
     """Both mappings; if both have a value, the second, or what both have if it is a mapping."""
     merged = dict(first)
     for name, value in second.items():

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from eval_dagster.dagster_internals.workspace import CodeLocationOrigin, location_origins_from_yaml_paths
+from eval_dagster.dagster_internals.instances import CodeLocationOrigin, location_origins_from_yaml_paths
 from eval_dagster.errors import ConfigError
 from eval_dagster.project import Project
 

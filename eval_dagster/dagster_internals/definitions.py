@@ -6,6 +6,7 @@ from dagster._core.definitions.data_version import (
     get_input_data_version_tag,
     get_input_event_pointer_tag,
 )
+from dagster._core.definitions.metadata import RawMetadataValue
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
@@ -21,6 +22,7 @@ __all__ = [
     "InstigatorState",
     "InstigatorStatus",
     "InstigatorType",
+    "RawMetadataValue",
     "UnresolvedAssetJobDefinition",
     "cron_string_iterator",
     "get_input_data_version_tag",

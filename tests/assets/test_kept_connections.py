@@ -11,7 +11,7 @@ import pytest
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
 from eval_dagster.assets.instance.instance import prepare_instance
-from eval_dagster.assets.instance.kept_connections import kept_connections
+from eval_dagster.assets.instance.instance_store import kept_connections
 
 KEYS = [f"e{number}|m" for number in range(5)]
 OUTPUTS, PLANNED, LOST = (dg.AssetKey(name) for name in ("outputs", "planned", "lost"))

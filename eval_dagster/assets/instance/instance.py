@@ -10,8 +10,7 @@ from pathlib import Path
 import dagster as dg
 from sqlalchemy.exc import DatabaseError
 
-from eval_dagster.assets.instance.instance_store import ensure_databases, heal_databases
-from eval_dagster.assets.instance.kept_connections import kept_connections
+from eval_dagster.assets.instance.instance_store import ensure_databases, heal_databases, kept_connections
 from eval_dagster.assets.instance.killed_runs import end_dead_runs
 from eval_dagster.errors import StoreError
 

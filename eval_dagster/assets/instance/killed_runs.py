@@ -17,8 +17,7 @@ from pathlib import Path
 import dagster as dg
 from sqlalchemy.exc import DatabaseError
 
-from eval_dagster.assets.instance.instance_store import events_file, is_shared, keep_aside
-from eval_dagster.assets.instance.kept_connections import kept_connections
+from eval_dagster.assets.instance.instance_store import events_file, is_shared, keep_aside, kept_connections
 from eval_dagster.assets.tags import MACHINE_TAG, home_tags
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts

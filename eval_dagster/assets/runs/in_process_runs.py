@@ -17,8 +17,13 @@ from eval_dagster.assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, chosen, ga
 from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import JUDGED_BY_TAG, MACHINE_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
 from eval_dagster.assets.workspace import code_location
-from eval_dagster.dagster_internals.execution import SINGLETON_REPOSITORY_NAME, InMemoryJob, compute_logs, execute_run
-from eval_dagster.dagster_internals.workspace import RemoteRepositoryOrigin
+from eval_dagster.dagster_internals.instances import (
+    SINGLETON_REPOSITORY_NAME,
+    InMemoryJob,
+    RemoteRepositoryOrigin,
+    compute_logs,
+    execute_run,
+)
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.results import result_of_run
 from eval_dagster.project import Project

@@ -15,8 +15,14 @@ from eval_dagster.assets.jobs import EVALUATION_JOB, chosen, gate_job_name, suit
 from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import LAUNCH_TAG, MODEL_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, model_tags
 from eval_dagster.assets.workspace import code_location, workspace_file
-from eval_dagster.dagster_internals.daemon import QueuedRunCoordinator, QueuedRunCoordinatorDaemon, get_daemon_statuses
-from eval_dagster.dagster_internals.workspace import CodeLocation, WorkspaceFileTarget, WorkspaceProcessContext
+from eval_dagster.dagster_internals.instances import (
+    CodeLocation,
+    QueuedRunCoordinator,
+    QueuedRunCoordinatorDaemon,
+    WorkspaceFileTarget,
+    WorkspaceProcessContext,
+    get_daemon_statuses,
+)
 from eval_dagster.errors import StoreError, UsageError
 from eval_dagster.gate.results import result_of_run
 from eval_dagster.lake.catalog.publishing import publish

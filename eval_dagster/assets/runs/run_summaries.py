@@ -33,12 +33,12 @@ def not_evaluated_messages(failure: Any) -> list[str]:
     return _lines(_tables(failure), "not_evaluated")
 
 
-def _tables(failure: Any) -> Mapping[str, Any]:
+def _tables(failure: Any) -> Mapping[str, dg.TableMetadataValue]:
     data = failure.user_failure_data
     return {} if data is None else {name: data.metadata[name] for name in ("failures", "not_evaluated") if name in data.metadata}
 
 
-def _lines(tables: Mapping[str, Any], name: str) -> list[str]:
+def _lines(tables: Mapping[str, dg.TableMetadataValue], name: str) -> list[str]:
     records = tables[name].records if name in tables else ()
     return [f"{row.data['stage']} {row.data['partition']}: {row.data['message']}" for row in records]
 
@@ -117,7 +117,9 @@ class RunSummary:
         for event in run.events:
             if event.is_step_materialization:
                 materialization = event.step_materialization_data.materialization
-                self._count(materialization.asset_key.to_user_string(), materialization.metadata)
+                self._warn(materialization.metadata)
+                if (cached := materialization.metadata.get("cached")) is not None:
+                    (self.cached if cached.value else self.made)[materialization.asset_key.to_user_string()] += 1
             elif event.is_step_failure and _is_interruption(event.step_failure_data):
                 if run.in_process:
                     raise KeyboardInterrupt
@@ -144,12 +146,7 @@ class RunSummary:
             elif event.is_step_failure and event.step_key == REGRESSIONS:  # it judged, but could not publish the result
                 self.failures += step_messages(event.step_failure_data)
 
-    def _count(self, stage: str, metadata: Mapping[str, Any]) -> None:
-        self._warn(metadata)
-        if "cached" in metadata:
-            (self.cached if metadata["cached"].value else self.made)[stage] += 1
-
-    def _warn(self, metadata: Mapping[str, Any]) -> None:
+    def _warn(self, metadata: Mapping[str, dg.MetadataValue]) -> None:
         self.warnings += [str(value.value) for name, value in metadata.items() if name.startswith("warning_")]
 
 

@@ -21,8 +21,13 @@ from dagster import DagsterInstance
 from dagster_webserver.app import create_app_from_workspace_process_context
 
 from eval_dagster.cli.servers.loopback_guard import LoopbackGuard
-from eval_dagster.dagster_internals.servers import ProxyServerManager, configure_loggers, setup_interrupt_handlers
-from eval_dagster.dagster_internals.workspace import WorkspaceFileTarget, WorkspaceProcessContext
+from eval_dagster.dagster_internals.instances import (
+    ProxyServerManager,
+    WorkspaceFileTarget,
+    WorkspaceProcessContext,
+    configure_loggers,
+    setup_interrupt_handlers,
+)
 
 _STOP_S = 30.0
 _POLL_RATE_MS = 2000

@@ -67,6 +67,7 @@ class Unjudged:
     suite: str
     missing: datetime | None
     tone: None = None
+    is_old: bool = False
 
 
 def start(state: CatalogState, parameters: Parameters, suites: Sequence[str], watched: Watched) -> str:
