@@ -50,7 +50,7 @@ _ID_HEADER = "Idempotency-Key"
 
 
 class Request(TypedDict):
-    """What the program reads."""
+    """The notice that the program reads."""
 
     id: str
     kind: str

@@ -41,7 +41,7 @@ MOST_BYTES_OF_ALL = 4 * MOST_BYTES
 
 
 class Content(TypedDict):
-    """What a page holds, each text once."""
+    """The content of a page, each text once."""
 
     eval: str
     model: str

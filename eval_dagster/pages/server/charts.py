@@ -102,7 +102,7 @@ class Scatter:
     across: Sequence[Tick]
     up: Sequence[Tick]
     ends: tuple[float, float, float, float]
-    """Where the two axes start and end: from left to right, and from the bottom to the top."""
+    """The starts and ends of the two axes: from left to right, and from the bottom to the top."""
 
     @classmethod
     def of(cls, dots: Sequence[Mapping[str, object]], across: Scale, up: Scale) -> "Scatter":
