@@ -94,12 +94,7 @@ class StripPlan:
         self._queries = len(piece.tokens)
         self._base = piece.base
         self._strips = strips
-        self._keys: list[slice | torch.Tensor] = [
-            slice(0, piece.base + strip.stop)
-            if len(strip.keys) == strip.stop
-            else torch.tensor([*range(piece.base), *(piece.base + index for index in strip.keys)])
-            for strip in strips
-        ]
+        self._keys = [self._indices(strip) for strip in strips]
         self._masks: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
     def fits(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor) -> bool:
@@ -123,6 +118,11 @@ class StripPlan:
             is_grouped = query.shape[1] != key.shape[1]
             parts.append(scaled_dot_product_attention(queries, seen, values, attn_mask=part, scale=scale, enable_gqa=is_grouped))
         return torch.cat(parts, dim=2)
+
+    def _indices(self, strip: Strip) -> slice | torch.Tensor:
+        if len(strip.keys) == strip.stop:
+            return slice(0, self._base + strip.stop)
+        return torch.tensor([*range(self._base), *(self._base + index for index in strip.keys)])
 
 
 _PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
