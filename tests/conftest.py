@@ -1,4 +1,4 @@
-"""What tests of several folders share: a tokenizer, a model with a chat template, the option for golden files."""
+"""Fixtures of several folders: a tokenizer, a model with a chat template, the option for golden files."""
 
 import importlib.util
 import json

@@ -61,7 +61,7 @@ class ServedHandle(ModelHandle):
         self._folder = home / "endpoints" / stable_hash(config.base_url.rstrip("/"))
         self._file = self._folder / f"{stable_hash(config.model)}.json"
         self._facts: Mapping[str, object] | None = None
-        """What the server declares about the model, such as its path, the size of its file and the length of its context."""
+        """Declarations of the server about the model, such as its path, the size of its file and the length of its context."""
         self._tokenizer: LocalTokenizer | None = None
         if config.tokenizer is not None:
             self._tokenizer = LocalTokenizer(name, open_tokenizer(name, config.tokenizer, folder=folder or Path(), home=home))

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TypedDict
 
 from eval_dagster.lake.catalog.catalog import CatalogState
+from eval_dagster.lake.tables.columns import MetricFigures
 from eval_dagster.pages.report.plots import label_places, time_labels
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.rendering import page
@@ -43,19 +44,13 @@ class _Numbered(Ranked):
     """Number of all evals."""
 
 
-class HistoryPoint(TypedDict):
+class HistoryPoint(MetricFigures):
     """A score of one result."""
 
     eval: str
     model: str
     metric: str
     materialized_at: datetime
-    value: float | None
-    stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
-    n: int
-    n_errors: int
     is_change: bool
     """Whether the score left its band. Then it has `cause`, `difference`, `p_value` and `suites`, those that found it."""
     cause: str | None

@@ -110,7 +110,7 @@ class Member:
 
     name: str
     settings: Mapping[str, object]
-    """What the group sets for this member alone."""
+    """Settings of the group for this member alone."""
     group: "Group | None"
     """The group that is written in the place of a name; it counts unless a file has a group of this name."""
 
@@ -121,7 +121,7 @@ class Group:
 
     members: Sequence[Member]
     settings: Mapping[str, object]
-    """What it sets for its members."""
+    """Settings of the group for all its members."""
     is_macro: bool
     """Whether each member counts the same in its value."""
 

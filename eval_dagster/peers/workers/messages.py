@@ -13,7 +13,7 @@ ErrorSent = TypedDict("ErrorSent", {"$error": str, "$retryable": NotRequired[boo
 
 
 class Call(TypedDict, total=False):
-    """What is asked of the process: a call, or the next items or the end of a stream."""
+    """A message to the process: a call, or the next items or the end of a stream."""
 
     method: str
     """A function of the worker."""

@@ -182,7 +182,7 @@ class BadAnswerError(Exception):
         self.may_be_billed = may_be_billed
         """Whether the server may have done the work."""
         self.reply: Reply | None = None
-        """What the server reported with it, such as the tokens; null if that is not known."""
+        """Reply of the server with its tokens, if the server reported any with the failure."""
         self.attempts = 1
         """Times that the call was sent."""
 
@@ -192,7 +192,7 @@ class Reply:
     """A server's reply to a call."""
 
     content: Any
-    """What the call reads in it, such as a `Text`."""
+    """Value that the call reads in it, such as a `Text`."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
