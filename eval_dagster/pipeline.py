@@ -53,7 +53,12 @@ class _ModelRun:
 
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:
-    """Make the dataset snapshots of evals current. A failure ends only its own eval."""
+    """Make the dataset snapshots of evals current, and publish them. A failure ends only its own eval."""
+    yield from _snapshots(project, evals, run_id, reporter)
+    _publish(project.lake)
+
+
+def _snapshots(project: Project, evals: Sequence[str], run_id: str, reporter: Reporter) -> Iterator[Outcome]:
     project.lake.answers.begin()
     folders = [project.lake.folder("samples", eval_name) for eval_name in evals]
     with (
@@ -64,7 +69,6 @@ def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, repor
         for eval_name in evals:
             yield _guarded("dataset_snapshot", eval_name, None, partial(materialize_snapshot, project, eval_name, run_id))
             advance()
-    _publish(project.lake)
 
 
 def evaluate(
@@ -73,7 +77,8 @@ def evaluate(
     """Take (eval, model) partitions through the chosen stages, in the order of the data flow.
 
     A stage needs the current results of earlier stages. If they are missing or old, they are made first, chosen or not, and their outcomes
-    are also returned. A partition that fails at one stage skips the later ones; the others continue.
+    are also returned. A partition that fails at one stage skips the later ones; the others continue. The catalog is published after each
+    model.
     """
     project.lake.answers.begin()
     by_model: dict[str, list[str]] = defaultdict(list)
@@ -83,7 +88,7 @@ def evaluate(
     order = list(STAGES)
     stages = order[: max(map(order.index, stages)) + 1]
     evals = list(dict.fromkeys(name for names in by_model.values() for name in names))
-    for outcome in snapshot_evals(project, evals, run_id=run_id, reporter=reporter):
+    for outcome in _snapshots(project, evals, run_id, reporter):
         yield outcome
         if isinstance(outcome, StageFailure):
             missing[outcome.eval_name] = outcome

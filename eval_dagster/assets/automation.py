@@ -4,7 +4,14 @@ A suite with a cron has one schedule, which is on from the start. If ticks were 
 one. Dagster ends the evaluation of a tick after a minute, so a schedule may not wait for a network or a lock.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +24,19 @@ from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.runs.suite_evaluations import unjudged, why_busy
 from eval_dagster.assets.tags import PLANNED_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
 from eval_dagster.project import Project
+from eval_dagster.texts.figures import counted
+from eval_dagster.texts.visible_text import visible
+from eval_dagster.versions.hashes import stable_hash
+
+_LOOK_S = 20.0
+"""Seconds of a look, after which the next tick of the sensor goes on."""
+_LONGEST_LOOK_S = 50.0
+"""Dagster ends a tick after a minute."""
+_REST = 20.0
+"""Rest after a look at everything, as a multiple of its time: so it takes at most a twentieth of a core."""
+_MOST_SAID = 20
+"""Most changes that a tick names."""
+_MOST_STDERR = 2000
 
 if TYPE_CHECKING:
     from eval_dagster.dagster_internals.definitions import UnresolvedAssetJobDefinition
@@ -71,6 +91,87 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
         return dg.SensorResult(run_requests=requests, skip_reason=reason)
 
     return suite_gates
+
+
+@dg.sensor(
+    name="definitions",
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Looks what a run would make anew, as `eval-dagster run --dry-run` does, so that Dagster calls it unsynced.",
+)
+def definitions_sensor(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SensorResult:
+    """Observe the sources of the stages in a process of its own; requests no run."""
+    known = _Looked(**json.loads(context.cursor)) if context.cursor else _Looked()
+    if time.time() < known.rest_until and known.stamp == _stamp(known.files):
+        return dg.SensorResult(skip_reason="no file changed since the last look", cursor=context.cursor)
+    asked = {
+        "instance": dg.serialize_value(context.instance.get_ref()),
+        "config_path": project.config_path,
+        "home": project.home,
+        "model": known.next_model,
+        "eval": known.next_eval,
+        "seconds": _LOOK_S,
+    }
+    began = time.time()
+    stamp = _stamp(known.files)
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "eval_dagster.assets.observing"],
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_LOOK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return dg.SensorResult(skip_reason=f"the look took longer than {_LONGEST_LOOK_S:.0f} s, and begins again", cursor=context.cursor)
+    lines = process.stdout.splitlines()
+    if process.returncode or not lines:
+        raise RuntimeError(f"the look at what a run would make failed (exit status {process.returncode}): {process.stderr[-_MOST_STDERR:]}")
+    found = json.loads(lines[-1])
+    if "problem" in found:
+        return dg.SensorResult(skip_reason=f"cannot tell: {visible(found['problem'])}", cursor=context.cursor)
+    seconds = known.seconds + time.time() - began
+    is_over = not found["is_busy"] and found["next_model"] == found["next_eval"] == 0
+    looked = _Looked(
+        next_model=found["next_model"],
+        next_eval=found["next_eval"],
+        seconds=0.0 if is_over else seconds,
+        rest_until=time.time() + _REST * seconds if is_over else 0.0,
+        files=found["files"],
+        # A file that changed within the look is looked at again.
+        stamp=stamp if known.files == found["files"] else _stamp(found["files"], before=began),
+    )
+    n_changed = len(found["changed"])
+    said = "; ".join(map(visible, found["changed"][:_MOST_SAID])) + ("; …" if n_changed > _MOST_SAID else "")
+    reason = f"looked at {counted(found['n_partitions'], 'partition')}; " + (f"changed: {said}" if said else "nothing changed")
+    return dg.SensorResult(skip_reason=reason, cursor=json.dumps(asdict(looked)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Looked:
+    """How far the looks of `definitions` have come, as its cursor keeps it."""
+
+    next_model: int = 0
+    next_eval: int = 0
+    seconds: float = 0.0
+    """Seconds that the looks have taken since the first partition."""
+    rest_until: float = 0.0
+    """When to look again, unless a file changes before."""
+    files: Sequence[str] = ()
+    stamp: str = ""
+
+
+def _stamp(files: Sequence[str], *, before: float = math.inf) -> str:
+    """The sizes and times of files. Empty if one was changed after `before`."""
+    facts: list[object] = []
+    for name in files:
+        with suppress(OSError):
+            stat = Path(name).stat()
+            if stat.st_mtime > before:
+                return ""
+            facts.append([name, stat.st_size, stat.st_mtime_ns])
+    return stable_hash(facts)
 
 
 def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:

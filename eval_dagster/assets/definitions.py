@@ -6,11 +6,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from eval_dagster.assets.automation import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor, suite_schedule
+from eval_dagster.assets.automation import definitions_sensor, killed_runs_sensor, leaderboard_sensor, suite_gates_sensor, suite_schedule
 from eval_dagster.assets.due_nights import freshness_policy
 from eval_dagster.assets.evaluation import evaluation_assets, leaderboard, snapshot_assets
 from eval_dagster.assets.failed_nights import failed_nights_sensor
 from eval_dagster.assets.jobs import accepting_job, evaluation_job, gate_job, leaderboard_job, suite_job
+from eval_dagster.assets.provenance import source_specs
 from eval_dagster.assets.regressions import gate_check, regressions
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
@@ -25,7 +26,8 @@ def evaluation_definitions(config_path: Path | str | None = None, *, home: Path 
         defs = dg.Definitions.merge(own, evaluation_definitions("path/to/evals.yaml"))
 
     The executor is the other project's. The names of the assets (`dataset_snapshot`, `rendered_prompts`, `model_outputs`,
-    `sample_scores`, `task_metrics`, `leaderboard`, `regressions`) and of the resource (`project`) must be free in that project.
+    `sample_scores`, `task_metrics`, `leaderboard`, `regressions`), of their sources (`dataset_definition`, `prompt_definition`,
+    `output_definition`, `score_definition`, `metric_definition`) and of the resource (`project`) must be free in that project.
 
     Args:
         config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` if not given.
@@ -52,7 +54,7 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
         # The partition mapping is marked as beta; there is no other way from two dimensions to one.
         warnings.simplefilter("ignore", dg.BetaWarning)
         return dg.Definitions(
-            assets=[snapshot_assets(config), evaluation_assets(config), leaderboard, _watched(regressions, project)],
+            assets=[*source_specs(config), snapshot_assets(config), evaluation_assets(config), leaderboard, _watched(regressions, project)],
             asset_checks=[gate_check(name, suite) for name, suite in config.suites.items()],
             jobs=[
                 evaluation_job(project),
@@ -65,6 +67,7 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
             sensors=[
                 leaderboard_sensor(project),
                 killed_runs_sensor,
+                definitions_sensor,
                 *([suite_gates_sensor(project, gates), failed_nights_sensor(project)] if gates else []),
                 *([skipped_nights_sensor] if nightly else []),
             ],

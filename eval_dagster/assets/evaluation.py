@@ -12,7 +12,7 @@ from eval_dagster import pipeline
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import announce, report
 from eval_dagster.assets.previews import leaderboard_rows, markdown_table
-from eval_dagster.assets.provenance import stage_code_version
+from eval_dagster.assets.provenance import SOURCES, by_eval, by_eval_and_model
 from eval_dagster.assets.resources import ProjectResource, library_log, reporter_for
 from eval_dagster.config.schema import Config
 from eval_dagster.dagster_internals.definitions import RawMetadataValue
@@ -39,31 +39,32 @@ def snapshot_assets(config: Config) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name="dataset_snapshot",
         specs=[spec],
-        partitions_def=dg.StaticPartitionsDefinition(list(config.evals)),
+        partitions_def=by_eval(config),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
-    def dataset_snapshot(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
+    def dataset_snapshot(
+        context: dg.AssetExecutionContext, project: ProjectResource
+    ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
         opened, step = project.open(context.instance), context.op_execution_context
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
-            yield from report(step, outcomes, context.partition_keys)
+            yield from report(step, outcomes, context.partition_keys, config=opened.config)
 
     return dataset_snapshot
 
 
 def evaluation_assets(config: Config) -> dg.AssetsDefinition:
     """Define the four assets, partitioned by eval and model."""
-    dimensions = {"eval": dg.StaticPartitionsDefinition(list(config.evals)), "model": dg.StaticPartitionsDefinition(list(config.models))}
 
     @dg.multi_asset(
         name="evaluate",
         specs=_specs(),
-        partitions_def=dg.MultiPartitionsDefinition(dimensions),
+        partitions_def=by_eval_and_model(config),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
-    def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
+    def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
         stages = {key.to_user_string() for key in context.selected_asset_keys}
         partitions = [(eval_name, model) for eval_name, model in (key.split("|") for key in context.partition_keys)]
         yield from _evaluate(context.op_execution_context, project.open(context.instance), partitions, stages)
@@ -73,7 +74,7 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
 
 def evaluate_all_stages(
     context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]]
-) -> Iterator[dg.AssetMaterialization]:
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Evaluate (eval, model) partitions from dataset to metrics, in a step that does not belong to the assets.
 
     Dagster shows the partitions in progress, and as failed if they are not materialized, as it does for a step of the assets.
@@ -86,19 +87,19 @@ def evaluate_all_stages(
 
 def _evaluate(
     context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]], stages: Collection[str]
-) -> Iterator[dg.AssetMaterialization]:
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     outcomes = pipeline.evaluate(project, partitions, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context))
     with at_work(context, project.home), library_log(context.log):
-        chosen = {"dataset_snapshot", *stages} if "rendered_prompts" in stages else stages
-        yield from report(context, outcomes, [partition_key(*each) for each in partitions], lake=project.lake, chosen=chosen)
+        keys = [partition_key(*each) for each in partitions]
+        yield from report(context, outcomes, keys, config=project.config, lake=project.lake)
 
 
 def _specs() -> list[dg.AssetSpec]:
-    by_eval = dg.AssetDep("dataset_snapshot", partition_mapping=dg.MultiToSingleDimensionPartitionMapping("eval"))
+    of_eval = dg.AssetDep("dataset_snapshot", partition_mapping=dg.MultiToSingleDimensionPartitionMapping("eval"))
     return [
         _spec(
             "rendered_prompts",
-            by_eval,
+            of_eval,
             group="data",
             kinds={"parquet", "duckdb"},
             description="Exactly what a model is sent for each sample: prompt, choices, few-shot examples. Query it as `prompts`.",
@@ -128,9 +129,8 @@ def _specs() -> list[dg.AssetSpec]:
 
 
 def _spec(name: str, *deps: str | dg.AssetDep, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
-    return dg.AssetSpec(
-        name, deps=deps, description=description, group_name=group, kinds=kinds, code_version=stage_code_version(name), skippable=True
-    )
+    # No code version: Dagster would call all partitions unsynced. The sources have the versions of code for each.
+    return dg.AssetSpec(name, deps=[*deps, SOURCES[name]], description=description, group_name=group, kinds=kinds, skippable=True)
 
 
 _REFRESH = (

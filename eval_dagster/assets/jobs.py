@@ -139,7 +139,9 @@ def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
 
 
 @dg.op(name=_OP, description="Takes evals and models from dataset to metrics.", out={})
-def _evaluation(context: dg.OpExecutionContext, config: Choice, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
+def _evaluation(
+    context: dg.OpExecutionContext, config: Choice, project: ProjectResource
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Evaluate the evals and models of the job, or the part in the config. All jobs share this op: Dagster allows one op for a name."""
     twin = _earlier_twin(context.instance, context.run)
     if twin is not None:

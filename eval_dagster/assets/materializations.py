@@ -2,24 +2,32 @@
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import dagster as dg
 from dagster import MetadataValue
 
 from eval_dagster.assets.previews import metrics_of, preview_metadata, table_metadata
-from eval_dagster.assets.provenance import Provenance
-from eval_dagster.dagster_internals.definitions import DATA_VERSION_TAG, AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
+from eval_dagster.assets.provenance import Provenance, shown_again, version_tags
+from eval_dagster.config.schema import Config
+from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
 from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome
 from eval_dagster.stages.findings import FINDINGS_NOTE
 from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
+from eval_dagster.texts.figures import counted
 from eval_dagster.texts.visible_text import visible
 
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """The name of the number of rows in each stage's counts."""
+CURRENT = "current_partitions"
+"""The metadata of an observation with the number of partitions that a step found current."""
+_MOST_NAMES = 1000
+"""Most partitions that an observation names."""
 _MOST_EVENTS = 1000
 """Most events that are stored in one transaction."""
 
@@ -53,40 +61,62 @@ def report(
     outcomes: Iterable[Outcome],
     partitions: Collection[str],
     *,
+    config: Config,
     lake: Lake | None = None,
-    chosen: Collection[str] = tuple(STAGES),
-) -> Iterator[dg.AssetMaterialization]:
-    """Log a materialization for each partition as soon as it is current, and fail at the end if one failed.
+) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    """Log a materialization for each partition as soon as it is made, and fail at the end if one failed.
 
     Partitions are logged one by one and not as the outcome of the step. So each has its own data version, and is current in Dagster even if
-    another one fails or the run is killed.
+    another one fails or the run is killed. A partition that was current has no event if Dagster shows it so: an observation of each asset
+    has their number. If the step fails, they are logged all the same, since Dagster would show them as failed.
 
     Args:
         context: That of the step.
         outcomes: The outcomes, stage by stage.
         partitions: The keys of all partitions of the step.
+        config: The configuration, which has the partitions of the assets.
         lake: If given, its histories of scores are shown with the metrics.
-        chosen: The assets that the run is for. What was current of others is logged only if Dagster does not have it.
 
     Raises:
         Failure: At least one partition failed.
     """
     failures: list[StageFailure] = []
+    current: dict[str, list[str]] = defaultdict(list)
+    warned: dict[str, list[str]] = defaultdict(list)
     done = 0
-    provenance = Provenance(context.instance, partitions)
+    provenance = Provenance(context.instance, partitions, config)
     for outcome in outcomes:
         if isinstance(outcome, StageFailure):
             failures.append(outcome)
             (context.log.warning if outcome.is_limited else context.log.error)(visible(_failure_line(outcome)))
             continue
         done += 1
-        if outcome.cached and outcome.stage not in chosen and provenance.has(outcome):
-            continue
         for warning in outcome.warnings:
             context.log.warning(visible(warning))
-        yield _materialization(outcome, provenance.tags(outcome), _history(lake, outcome))
+        if outcome.cached and provenance.is_shown(outcome):
+            provenance.observe(outcome)
+            current[outcome.stage].append(partition_key(outcome.eval_name, outcome.model))
+            warned[outcome.stage] += map(visible, outcome.warnings)
+            continue
+        yield materialization(outcome, provenance.tags(outcome), _history(lake, outcome))
+    for stage, keys in current.items():
+        yield _current(stage, keys, warned[stage])
+        yield from [again for key in keys if failures and (again := shown_again(context.instance, stage, key))]
     if failures:
         raise _failed_step(failures, done)
+
+
+def _current(stage: str, partitions: Sequence[str], warnings: Sequence[str]) -> dg.AssetObservation:
+    """The observation of the partitions of a stage that a step found current."""
+    return dg.AssetObservation(
+        stage,
+        description=f"{counted(len(partitions), 'partition')} current: nothing changed since the last materialization",
+        metadata={
+            CURRENT: len(partitions),
+            "partitions": "\n".join(partitions[:_MOST_NAMES]) + ("\n…" if len(partitions) > _MOST_NAMES else ""),
+            **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
+        },
+    )
 
 
 def _failed_step(failures: Sequence[StageFailure], done: int) -> dg.Failure:
@@ -118,9 +148,10 @@ def _history(lake: Lake | None, result: StageResult) -> dict[str, dg.MarkdownMet
     return {"score_history": MetadataValue.md(picture)} if picture else {}
 
 
-def _materialization(
-    result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, dg.MarkdownMetadataValue]
+def materialization(
+    result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, dg.MarkdownMetadataValue] = MappingProxyType({})
 ) -> dg.AssetMaterialization:
+    """The materialization of a result, with what Dagster shows of it."""
     info = result.file.info
     counts, when_made = _split_counts(result)
     upstream = [name for name in STAGES if name in info.inputs]
@@ -148,7 +179,7 @@ def _materialization(
         partition=partition_key(result.eval_name, result.model),
         description=_summary(result),
         metadata=metadata,
-        tags={DATA_VERSION_TAG: info.version, **provenance},
+        tags={**version_tags(info.version), **provenance},
     )
 
 

@@ -1,13 +1,23 @@
-"""Tags by which Dagster determines whether a materialization is current."""
+"""What each stage would be made of now, as source assets, and what a materialization was made of. Dagster calls a partition unsynced where
+they differ.
+
+A version of a source is the fingerprint by which the stage itself decides whether to make a new file (`stages.partition.Plan`). So Dagster
+and `run --dry-run` cannot disagree. Versions are observed, not computed by Dagster: a run reports those of its partitions, and
+`assets.observing` those that a change of evals.yaml, a task, a dataset or a model makes.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 import dagster as dg
 
+from eval_dagster.config.schema import Config
 from eval_dagster.dagster_internals.definitions import (
     CODE_VERSION_TAG,
+    DATA_VERSION_IS_USER_PROVIDED_TAG,
     DATA_VERSION_TAG,
+    get_and_update_asset_status_cache_value,
     get_input_data_version_tag,
     get_input_event_pointer_tag,
 )
@@ -15,6 +25,25 @@ from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
 from eval_dagster.stages.partition import STAGES, StageResult, partition_key
 from eval_dagster.versions.hashes import code_version
 
+SOURCES: Mapping[str, str] = {
+    "dataset_snapshot": "dataset_definition",
+    "rendered_prompts": "prompt_definition",
+    "model_outputs": "output_definition",
+    "sample_scores": "score_definition",
+    "task_metrics": "metric_definition",
+}
+"""Stage -> the source of what it would be made of now."""
+_MADE_OF = {
+    "dataset_snapshot": "The dataset's files, the eval's subjects and splits, and the code that reads rows.",
+    "rendered_prompts": "The samples, the task, the examples, the limit, and the model's prompt format and chat template.",
+    "model_outputs": "The prompts and the model: weights, engine, settings.",
+    "sample_scores": "The prompts, the answers, and the metrics.",
+    "task_metrics": "The scores, and the code that aggregates them.",
+}
+_MOST_PARTITIONS = 1000
+"""Most partitions of a query."""
+_MOST_REPORTS = 3
+"""Most times that a version is reported, if another process reports another one at the same moment."""
 _CODE: Mapping[str, ModuleType] = {
     "dataset_snapshot": snapshot,
     "rendered_prompts": prompts,
@@ -22,44 +51,180 @@ _CODE: Mapping[str, ModuleType] = {
     "sample_scores": scores,
     "task_metrics": metrics,
 }
-_MOST_PARTITIONS = 1000
-"""Most partitions of a query."""
 _PAGE = 100
 """Events of a partition that are read in one query, after the newest."""
 
 
-def stage_code_version(stage: str) -> str:
-    """The version of a stage's code. If a materialization has another one, Dagster calls the partition stale."""
-    return code_version(_CODE[stage])
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """The newest event of a partition."""
+
+    storage_id: int
+    version: str | None
+    """The data version."""
+
+
+def by_eval(config: Config) -> dg.PartitionsDefinition[str]:
+    """The partitions of `dataset_snapshot`."""
+    return dg.StaticPartitionsDefinition(list(config.evals))
+
+
+def by_eval_and_model(config: Config) -> dg.PartitionsDefinition[str]:
+    """The partitions of the other stages."""
+    return dg.MultiPartitionsDefinition(
+        {"eval": dg.StaticPartitionsDefinition(list(config.evals)), "model": dg.StaticPartitionsDefinition(list(config.models))}
+    )
+
+
+def partitions_of(stage: str, config: Config) -> dg.PartitionsDefinition[str]:
+    """The partitions of a stage, and of its source."""
+    return by_eval(config) if stage == "dataset_snapshot" else by_eval_and_model(config)
+
+
+def source_specs(config: Config) -> list[dg.AssetSpec]:
+    """Define the sources. They have no function: nothing is computed by a click, and no schedule observes them."""
+    return [
+        dg.AssetSpec(
+            source,
+            group_name="definitions",
+            kinds={"yaml"},
+            description=f"{_MADE_OF[stage]} An observation for each change; `{stage}` is unsynced where this is newer.",
+            partitions_def=partitions_of(stage, config),
+        )
+        for stage, source in SOURCES.items()
+    ]
+
+
+def newest_events(
+    instance: dg.DagsterInstance,
+    asset: str,
+    partitions: Sequence[str],
+    kind: dg.DagsterEventType = dg.DagsterEventType.ASSET_MATERIALIZATION,
+) -> dict[str, Event]:
+    """The newest event of each partition that has one: two queries for 1,000 partitions, instead of two for each."""
+    found: dict[str, Event] = {}
+    key, storage = dg.AssetKey(asset), instance.event_log_storage
+    for start in range(0, len(partitions), _MOST_PARTITIONS):
+        some = partitions[start : start + _MOST_PARTITIONS]
+        events = storage.get_latest_storage_id_by_partition(key, kind, set(some))
+        if events:  # later ones, of another process, are not asked for
+            before = max(events.values()) + 1
+            tags = storage.get_latest_tags_by_partition(key, kind, [DATA_VERSION_TAG], some, before_cursor=before)
+            found |= {
+                partition: Event(storage_id=event, version=tags.get(partition, {}).get(DATA_VERSION_TAG))
+                for partition, event in events.items()
+            }
+    return found
+
+
+def version_tags(version: str) -> dict[str, str]:
+    """The tags of an event that name its data version. Without the second one, Dagster's pages speak of a new materialization."""
+    return {DATA_VERSION_TAG: version, DATA_VERSION_IS_USER_PROVIDED_TAG: "true"}
+
+
+def input_tags(asset: str, version: str, event: int) -> dict[str, str]:
+    """The tags of a materialization that name the version and the event of an input."""
+    key = dg.AssetKey(asset)
+    return {get_input_data_version_tag(key): version, get_input_event_pointer_tag(key): str(event)}
+
+
+class SourceVersions:
+    """The versions of a stage's source that Dagster knows, read for some partitions at once."""
+
+    def __init__(self, instance: dg.DagsterInstance, stage: str, partitions: Sequence[str]) -> None:
+        self._instance = instance
+        self._source = SOURCES[stage]
+        self._stage = stage
+        self._newest = newest_events(instance, self._source, partitions, dg.DagsterEventType.ASSET_OBSERVATION)
+
+    def is_newest(self, partition: str, version: str) -> bool:
+        """Whether Dagster's newest version of a partition is this one."""
+        return partition in self._newest and self._newest[partition].version == version
+
+    def names(self, shown: Event, partition: str, version: str) -> bool:
+        """Whether a materialization names this version of the source, and the version is the newest."""
+        newest = self._newest.get(partition)
+        if newest is None or newest.version != version:
+            return False
+        # A materialization names the version that is the newest when it is logged.
+        if newest.storage_id < shown.storage_id:
+            return True
+        record = self._instance.fetch_materializations(
+            dg.AssetRecordsFilter(dg.AssetKey(self._stage), asset_partitions=[partition]), limit=1
+        ).records[0]
+        tag = get_input_data_version_tag(dg.AssetKey(self._source))
+        return (record.event_log_entry.tags or {}).get(tag) == version
+
+    def report(self, partition: str, version: str, *, why: str | None = None) -> int:
+        """Report the version of a partition if Dagster's newest is another one.
+
+        Args:
+            partition: The key of the partition.
+            version: The version.
+            why: The change in words, if the stage's current file was made of another version.
+
+        Returns:
+            The id of the event that has the version, the newest of the partition.
+        """
+        for _ in range(_MOST_REPORTS):
+            if self.is_newest(partition, version):
+                break
+            self._instance.report_runless_asset_event(
+                dg.AssetObservation(
+                    self._source,
+                    partition=partition,
+                    description=why and f"{self._stage} would be made anew: {why}",
+                    tags=version_tags(version),
+                )
+            )
+            self._newest |= newest_events(self._instance, self._source, [partition], dg.DagsterEventType.ASSET_OBSERVATION)
+        return self._newest[partition].storage_id
 
 
 class Provenance:
-    """The versions of code and input of each partition that a step materializes, and the event that materialized the input."""
+    """The versions of code, definition and input of each partition that a step materializes, and the events that have them."""
 
-    def __init__(self, instance: dg.DagsterInstance, partitions: Collection[str]) -> None:
+    def __init__(self, instance: dg.DagsterInstance, partitions: Collection[str], config: Config) -> None:
         """`partitions` are the keys of the step's partitions."""
         self._instance = instance
         self._partitions = partitions
-        self._newest: dict[tuple[str, str | None], Mapping[str, tuple[int, str]]] = {}
-        self._before: dict[tuple[str, str | None], Mapping[str, tuple[int, str]]] = {}
+        self._config = config
+        self._newest: dict[tuple[str, str | None], Mapping[str, Event]] = {}
+        self._before: dict[tuple[str, str | None], Mapping[str, Event]] = {}
+        self._sources: dict[tuple[str, str | None], SourceVersions] = {}
+        self._failed: dict[str, Collection[str]] = {}
 
     def tags(self, result: StageResult) -> dict[str, str]:
-        """The tags of a materialization. Without the event of its input, Dagster takes the dependency for a new one."""
-        tags = {CODE_VERSION_TAG: stage_code_version(result.stage)}
+        """The tags of a materialization. Without the event of an input, Dagster takes the dependency for a new one."""
+        tags = {CODE_VERSION_TAG: code_version(_CODE[result.stage])}
         upstream = [name for name in STAGES if name in result.file.info.inputs][-1:]
         for name in upstream:
             event = self._event(name, result)
             if event is not None:
-                key = dg.AssetKey(name)
-                tags |= {get_input_data_version_tag(key): result.file.info.inputs[name], get_input_event_pointer_tag(key): str(event)}
-        return tags
+                tags |= input_tags(name, result.file.info.inputs[name], event)
+        return tags | input_tags(SOURCES[result.stage], result.file.info.fingerprint, self.observe(result))
 
-    def has(self, result: StageResult) -> bool:
-        """Whether the newest materialization of a partition, when the step had its first result of the stage, is this result."""
-        key = result.stage, result.model
+    def observe(self, result: StageResult) -> int:
+        """Report what a result was made of as the current version of its source. Returns the event."""
+        return self._source(result).report(partition_key(result.eval_name, result.model), result.file.info.fingerprint)
+
+    def is_shown(self, result: StageResult) -> bool:
+        """Whether Dagster showed this result as current when the step had its first result of the stage, and not as failed."""
+        key, partition, info = (result.stage, result.model), partition_key(result.eval_name, result.model), result.file.info
         if key not in self._before:
-            self._before[key] = _newest_events(self._instance, dg.AssetKey(result.stage), self._upstream(result.model))
-        return self._before[key].get(partition_key(result.eval_name, result.model), (0, None))[1] == result.file.info.version
+            self._before[key] = newest_events(self._instance, result.stage, self._keys(result.model))
+        if result.stage not in self._failed:
+            self._failed[result.stage] = failed_partitions(self._instance, result.stage, self._config)
+        event = self._before[key].get(partition)
+        if event is None or event.version != info.version or partition in self._failed[result.stage]:
+            return False
+        return self._source(result).names(event, partition, info.fingerprint)
+
+    def _source(self, result: StageResult) -> SourceVersions:
+        key = result.stage, result.model
+        if key not in self._sources:
+            self._sources[key] = SourceVersions(self._instance, result.stage, self._keys(result.model))
+        return self._sources[key]
 
     def _event(self, name: str, result: StageResult) -> int | None:
         """The newest event of the input `name` with its version."""
@@ -67,27 +232,37 @@ class Provenance:
         partition, version = partition_key(result.eval_name, model), result.file.info.inputs[name]
         # A stage ends for all evals of a model, and the snapshots for all evals, before the next stage reports its first result.
         if (name, model) not in self._newest:
-            self._newest[name, model] = _newest_events(self._instance, dg.AssetKey(name), self._upstream(model))
-        event, of_version = self._newest[name, model].get(partition, (None, None))
-        return event if of_version == version else _event_of(self._instance, dg.AssetKey(name), partition, version)
+            self._newest[name, model] = newest_events(self._instance, name, self._keys(model))
+        event = self._newest[name, model].get(partition)
+        if event is not None and event.version == version:
+            return event.storage_id
+        return _event_of(self._instance, dg.AssetKey(name), partition, version)
 
-    def _upstream(self, model: str | None) -> list[str]:
+    def _keys(self, model: str | None) -> Sequence[str]:
         keys = [(eval_name, of_model) for eval_name, _, of_model in (key.partition("|") for key in self._partitions)]
         return list({partition_key(eval_name, model) for eval_name, of_model in keys if model in (None, of_model)})
 
 
-def _newest_events(instance: dg.DagsterInstance, asset: dg.AssetKey, partitions: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """The newest event of each partition that has one, with its data version: two queries, instead of two for each partition."""
-    found: dict[str, tuple[int, str]] = {}
-    kind, storage = dg.DagsterEventType.ASSET_MATERIALIZATION, instance.event_log_storage
-    for start in range(0, len(partitions), _MOST_PARTITIONS):
-        some = partitions[start : start + _MOST_PARTITIONS]
-        events = storage.get_latest_storage_id_by_partition(asset, kind, set(some))
-        if events:  # later ones, of another process, are not asked for
-            before = max(events.values()) + 1
-            versions = storage.get_latest_tags_by_partition(asset, kind, [DATA_VERSION_TAG], some, before_cursor=before)
-            found |= {key: (events[key], tags[DATA_VERSION_TAG]) for key, tags in versions.items()}
-    return found
+def failed_partitions(instance: dg.DagsterInstance, stage: str, config: Config) -> Collection[str]:
+    """The partitions of a stage that Dagster shows as failed, which they stay until they are materialized."""
+    partitions = partitions_of(stage, config)
+    status = get_and_update_asset_status_cache_value(instance, dg.AssetKey(stage), partitions)
+    return frozenset() if status is None else frozenset(status.deserialize_failed_partition_subsets(partitions).get_partition_keys())
+
+
+def shown_again(
+    instance: dg.DagsterInstance, stage: str, partition: str, tags: Mapping[str, str] | None = None
+) -> dg.AssetMaterialization | None:
+    """The newest materialization of a partition, to be logged again, with other tags if given. None if there is none."""
+    asset = dg.AssetRecordsFilter(dg.AssetKey(stage), asset_partitions=[partition])
+    records = instance.fetch_materializations(asset, limit=1).records
+    event = records[0].asset_materialization if records else None
+    if event is None:
+        return None
+    metadata = {name: value for name, value in event.metadata.items() if name != "cached"}  # this run did not make it
+    if tags is not None:
+        event = event._replace(tags={**version_tags((event.tags or {})[DATA_VERSION_TAG]), **tags})
+    return event._replace(metadata=metadata)
 
 
 def _event_of(instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str, version: str) -> int | None:

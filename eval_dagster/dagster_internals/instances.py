@@ -5,6 +5,7 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.execution import compute_logs
 from dagster._core.execution.api import execute_run
+from dagster._core.instance.ref import InstanceRef
 from dagster._core.remote_origin import CodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.remote_representation.code_location import CodeLocation
 from dagster._core.run_coordinator import QueuedRunCoordinator
@@ -28,6 +29,7 @@ __all__ = [
     "CodeLocationOrigin",
     "InMemoryJob",
     "InMemoryRunStorage",
+    "InstanceRef",
     "ProxyServerManager",
     "QueuedRunCoordinator",
     "QueuedRunCoordinatorDaemon",

@@ -35,6 +35,10 @@ class KeptVersions:
         self._package = package
         self._began_with = self._stamps()
 
+    def is_own_code(self, objects: Sequence[Any]) -> bool:
+        """Whether all objects are code of the package, each of them what its name stands for."""
+        return self._key(objects) is not None
+
     def find(self, objects: Sequence[Any]) -> str | None:
         """The version of some objects together; None if none is kept."""
         key = self._key(objects)
@@ -156,7 +160,7 @@ def code_version(*objects: Any) -> str:
     global _references
     with _lock:
         if not _references.is_current():
-            _references = References()
+            _references = _references.renewed(_kept.is_own_code)
         if len(_references.versions) > _MOST_VERSIONS:
             _references.versions.clear()
         if objects not in _references.versions:

@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import FunctionType, ModuleType
@@ -38,7 +38,7 @@ class Definition:
         """Its computation: text, and references between it."""
         return self._text(self.node)
 
-    @property
+    @cached_property
     def has_makers(self) -> bool:
         """Whether anything is called while it is executed."""
         if isinstance(self.node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -205,6 +205,21 @@ class References:
     def is_current(self) -> bool:
         """Whether the source of every module is unchanged since it was read."""
         return all(source_of(name) == source for name, source in self._sources.items() if source is not None)
+
+    def renewed(self, is_own_code: Callable[[Sequence[Any]], bool]) -> "References":
+        """References that read the modules of users again. This project's own stay read, unless one has changed or refers to a user's.
+
+        Versions stay of objects that are this project's own code, as `is_own_code` says.
+        """
+        renewed, own = References(), [name for name in self._modules if is_own(name)]
+        if self.own_reaches_users or any(source_of(name) != self._sources[name] for name in own if self._sources[name] is not None):
+            return renewed
+        renewed.versions |= {objects: version for objects, version in self.versions.items() if is_own_code(objects)}
+        renewed.installed |= self.installed
+        renewed._modules |= {name: self._modules[name] for name in own}
+        renewed._sources |= {name: self._sources[name] for name in own}
+        renewed._parts |= {definition: parts for definition, parts in self._parts.items() if is_own(definition.module.name)}
+        return renewed
 
     def module(self, name: str, *, is_wanted: bool = False) -> Module | None:
         """A module; None if it belongs neither to this project nor to its users, unless it is wanted anyway, or has no source."""

@@ -13,6 +13,7 @@ import pytest
 from eval_dagster.addresses import noted
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.jobs import ACCEPTING_JOB, chosen
+from eval_dagster.assets.provenance import SOURCES
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.gate.results import read_acceptances
 from eval_dagster.models.scripted import ScriptedHandle
@@ -73,17 +74,20 @@ def test_every_stage_is_an_asset_with_what_the_ui_shows(project: Project) -> Non
     definitions = build_definitions(project)
     dg.Definitions.validate_loadable(definitions)
     graph = definitions.resolve_asset_graph()
-    assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == sorted([*STAGES, "leaderboard", "regressions"])
+    assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == sorted(
+        [*STAGES, *SOURCES.values(), "leaderboard", "regressions"]
+    )
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description
         assert node.kinds
-        assert node.group_name in ("data", "inference", "results")
+        assert node.group_name in ("data", "inference", "results", "definitions")
     chain = [graph.get(dg.AssetKey(name)) for name in [*STAGES, "leaderboard"]]
     for upstream, downstream in pairwise(chain):
-        assert downstream.parent_keys == {upstream.key}
+        source = SOURCES.get(downstream.key.to_user_string())
+        assert downstream.parent_keys == {upstream.key, *([dg.AssetKey(source)] if source else [])}
     assert graph.get(dg.AssetKey("regressions")).parent_keys == {dg.AssetKey("task_metrics")}
-    assert all(node.code_version for node in chain[:5])
+    assert not any(node.code_version for node in graph.asset_nodes), "the sources have it, for each partition"
 
 
 def test_partitions_are_evals_and_models(project: Project) -> None:
@@ -209,7 +213,7 @@ def test_one_click_makes_what_an_asset_needs(project: Project) -> None:
         assert first.success
         assert logged(first) == [("dataset_snapshot", "one", False), *((stage, "one|a", False) for stage in STAGES[1:])]
         # What is current, and known to Dagster, is not logged again.
-        assert logged(materialize(project, instance, "task_metrics", "one|a")) == [("task_metrics", "one|a", True)]
+        assert logged(materialize(project, instance, "task_metrics", "one|a")) == []
         # Another limit: what is old is made again, up to the asset that was chosen.
         (project.folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("arithmetic, limit: 2", "arithmetic, limit: 1"))
         changed = Project.open(config_path=project.config_path, home=project.home)

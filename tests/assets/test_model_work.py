@@ -1,6 +1,7 @@
 """What Dagster shows of a model's work: its log, its progress, and what each partition's answers took."""
 
 import logging
+import shutil
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -108,6 +109,8 @@ def test_what_the_call_took_is_that_of_all_its_evals_and_what_was_asked_is_each_
 def test_a_partition_that_was_cached_shows_nothing_computed_and_what_it_took_when_it_was_made(project: Project) -> None:
     first = run_evaluation(project, ["capitals"], ["tiny"])
     made = outputs_metadata(first)["capitals|tiny"]
+    assert outputs_metadata(run_evaluation(project, ["capitals"], ["tiny"])) == {}, "Dagster shows it already"
+    shutil.rmtree(project.home / "dagster")
     again = outputs_metadata(run_evaluation(project, ["capitals"], ["tiny"]))["capitals|tiny"]
     assert again["cached"] is True
     assert {again[name] for name in ("requests_computed", "tokens_asked", "model_seconds")} == {0}

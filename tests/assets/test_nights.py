@@ -316,6 +316,7 @@ def test_a_suite_without_a_cron_is_judged_too_and_a_project_without_suites_has_n
     assert {sensor.name for sensor in definitions.sensors or []} == {
         "leaderboard_follows_metrics",
         "killed_runs",
+        "definitions",
         "suite_gates",
         "failed_nights",
     }

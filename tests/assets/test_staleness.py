@@ -1,7 +1,11 @@
 """What Dagster's pages call fresh and stale, after each way of running."""
 
 import json
+import os
+import shutil
 import textwrap
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +13,18 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
+from few import few
 
+from eval_dagster.assets.automation import definitions_sensor
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.jobs import chosen
+from eval_dagster.assets.observing import Look, look
+from eval_dagster.assets.provenance import SOURCES, failed_partitions, input_tags
+from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
+from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent
+from eval_dagster.freshness import partition_states
 from eval_dagster.project import Project
 from eval_dagster.versions.hashes import code_version
 
@@ -31,7 +42,7 @@ CONFIG = """
 TASK = '''
     """Sums."""
 
-    from eval_dagster.metrics.completion import ExactMatch
+    from eval_dagster.metrics.completion import F1, ExactMatch
     from eval_dagster.records import ResponseType
     from eval_dagster.tasks.base import BaseTask
 
@@ -52,6 +63,7 @@ TASK = '''
         def _get_ground_truth(self, item):
             return item["answer"]
 '''
+Cell = tuple[str, str | None]
 Stale = dict[tuple[str, str | None], list[tuple[str, str, str]]]
 """Category, reason and dependency of each cause, by asset and partition."""
 
@@ -75,19 +87,20 @@ def _open(folder: Path) -> Project:
     return Project.open(config_path=folder / "evals.yaml", home=folder / "home")
 
 
-def _stale(project: Project) -> Stale:
-    """What is stale of all that was made, as Dagster's pages find out."""
-    found: Stale = {}
+def _statuses(project: Project) -> tuple[dict[Cell, StaleStatus], Stale]:
+    """The status of each partition of each asset, as Dagster's pages find it out, and the causes of those that are stale."""
+    statuses: dict[Cell, StaleStatus] = {}
+    causes: Stale = {}
     with open_instance(project.home) as instance:
         graph = build_definitions(project).resolve_asset_graph()
         resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
-        for asset in sorted(graph.get_all_asset_keys()):
+        for asset in sorted(graph.materializable_asset_keys):
             partitions = graph.get(asset).partitions_def
             for partition in partitions.get_partition_keys() if partitions else [None]:
-                status = resolver.get_status(asset, partition)
-                assert status is not StaleStatus.MISSING, (asset, partition)
-                if status is StaleStatus.STALE:
-                    found[asset.to_user_string(), partition] = [
+                cell = asset.to_user_string(), partition
+                statuses[cell] = resolver.get_status(asset, partition)
+                if statuses[cell] is StaleStatus.STALE:
+                    causes[cell] = [
                         (
                             cause.category.value,
                             cause.reason,
@@ -95,7 +108,20 @@ def _stale(project: Project) -> Stale:
                         )
                         for cause in resolver.get_stale_causes(asset, partition)
                     ]
-    return found
+    return statuses, causes
+
+
+def _stale(project: Project) -> Stale:
+    """What is stale of all that was made."""
+    statuses, causes = _statuses(project)
+    assert StaleStatus.MISSING not in statuses.values()
+    return causes
+
+
+def _look(project: Project) -> Look:
+    """What the sensor's process does."""
+    with open_instance(project.home) as instance:
+        return look(instance, _open(project.folder), seconds=60.0)
 
 
 def _materialize(project: Project, *assets: str, partition: str | None = None, job: str | None = None, choice: Any = None) -> None:
@@ -146,25 +172,199 @@ def test_other_data_make_stale_what_is_made_of_them(project: Project) -> None:
     assert _stale(project) == {}
 
 
-@pytest.mark.long
-def test_another_limit_makes_stale_what_is_made_of_fewer_samples(project: Project) -> None:
+def _edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "nothing": lambda folder: None,
+    "a comment in the task": lambda folder: _edit(folder / "sums.py", "class Sums", "# a comment\nclass Sums"),
+    "the prompt": lambda folder: _edit(folder / "sums.py", 'return item["question"]', 'return "Sum: " + item["question"]'),
+    "code of the task that gives the same prompts": lambda folder: _edit(
+        folder / "sums.py", 'return item["question"]', 'return str(item["question"])'
+    ),
+    "a gold answer's code": lambda folder: _edit(folder / "sums.py", 'return item["answer"]', 'return item["answer"] + "0"'),
+    "the metric": lambda folder: _edit(folder / "sums.py", "(ExactMatch,)", "(F1,)"),
+    "a metric more": lambda folder: _edit(folder / "sums.py", "(ExactMatch,)", "(ExactMatch, F1)"),
+    "the limit": lambda folder: _edit(folder / "evals.yaml", "limit: 1", "limit: 2"),
+    "a limit above all rows": lambda folder: _edit(folder / "evals.yaml", 'Sums"}', 'Sums", limit: 50}'),
+    "a row": lambda folder: _write_rows(folder, "7", "9"),
+    "a row more": lambda folder: _write_rows(folder, "7", "8", "9"),
+    "the time of the rows' file": lambda folder: os.utime(folder / "rows" / "test.jsonl", (1, 1)),
+    "the model": lambda folder: _edit(folder / "evals.yaml", 'default: " 8"', 'default: " 9"'),
+    "the list of a suite": lambda folder: _edit(folder / "evals.yaml", "evals: [sums, capitals]", "evals: [sums]"),
+    "a task that cannot be read": lambda folder: (folder / "sums.py").write_text("class Sums(:"),
+    "rows that are gone": lambda folder: (folder / "rows" / "test.jsonl").unlink(),
+}
+
+
+def _check_against_a_dry_run(project: Project) -> set[Cell]:
+    """Assert that Dagster calls stale what a dry run says that a run makes, and return it."""
+    opened = _open(project.folder)
+    statuses, _ = _statuses(opened)
+    said: dict[Cell, bool] = {}
+    for state in partition_states(opened, list(opened.config.evals), list(opened.config.models)):
+        for stage, cell in state.cells.items():
+            said[stage, state.eval if stage == "dataset_snapshot" else f"{state.eval}|{state.model}"] = cell.state != "fresh"
+    assert {cell: statuses[cell] is StaleStatus.STALE for cell in said} == said
+    return {cell for cell, is_stale in said.items() if is_stale}
+
+
+@few("change", CHANGES, kept=["the prompt", "the limit", "the list of a suite", "rows that are gone"])
+def test_dagster_calls_stale_what_a_run_makes_and_nothing_else(project: Project, change: str) -> None:
     _everything(project)
-    (project.folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("limit: 1", "limit: 2"))
-    _materialize(project, "rendered_prompts", partition="capitals|a")
-    stale = _stale(project)
-    assert ("model_outputs", "capitals|a") in stale
-    assert {eval_name for _, partition in stale if partition for eval_name in [partition.split("|")[0]]} == {"capitals"}
-    _everything(_open(project.folder))
+    CHANGES[change](project.folder)
+    looked = _look(project)
+    stale = _check_against_a_dry_run(project)
+    assert {news.rpartition(": ")[0].split(": ")[0] for news in looked.changed} == {" ".join(map(str, cell)) for cell in stale}
+    assert bool(stale) == (change not in ("nothing", "a comment in the task", "the list of a suite"))
+    opened = _open(project.folder)
+    with open_instance(project.home) as instance:
+        before = instance.event_log_storage.get_maximum_record_id()
+    summary = run_evaluation(opened, list(opened.config.evals), list(opened.config.models))
+    with open_instance(project.home) as instance:
+        made = {
+            (stage, record.partition_key)
+            for stage in STAGES
+            for record in instance.fetch_materializations(
+                dg.AssetRecordsFilter(dg.AssetKey(stage), after_storage_id=before), limit=100
+            ).records
+        }
+    if summary.failures:
+        assert not made & stale, "what is current is logged again, as otherwise Dagster showed it as failed"
+    else:
+        assert made == stale, "a run makes what was stale"
+    if not summary.failures:
+        assert not [cell for cell in _statuses(opened)[1] if cell[0] in STAGES]
+        assert not _look(project).changed
+        assert not _check_against_a_dry_run(project)
+
+
+def test_what_is_changed_back_is_fresh_again(project: Project) -> None:
+    _everything(project)
+    CHANGES["the prompt"](project.folder)
+    assert _look(project).changed
+    (project.folder / "sums.py").write_text(textwrap.dedent(TASK))
+    assert not _look(project).changed
     assert _stale(project) == {}
 
 
-@pytest.mark.long
+def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_partition(project: Project) -> None:
+    _everything(project)
+    summary = run_evaluation(project, ["sums", "capitals"], ["a", "b"])
+    assert summary.cached == Counter({"dataset_snapshot": 2, **dict.fromkeys(STAGES[1:], 4)})
+    assert not summary.made
+    with open_instance(project.home) as instance:
+        events = [entry.dagster_event for entry in instance.all_logs(summary.run_ids[0]) if entry.dagster_event]
+    kinds = Counter(event.event_type_value for event in events)
+    assert (kinds["ASSET_OBSERVATION"], kinds["ASSET_MATERIALIZATION"]) == (5, 0)
+
+
+def _failed(project: Project) -> set[Cell]:
+    with open_instance(project.home) as instance:
+        return {(stage, partition) for stage in STAGES for partition in failed_partitions(instance, stage, project.config)}
+
+
+def test_a_run_that_fails_leaves_what_was_current_green(project: Project) -> None:
+    _everything(project)
+    rows = project.folder / "rows" / "test.jsonl"
+    text = rows.read_text()
+    rows.unlink()
+    assert run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(project) == {("dataset_snapshot", "sums"), *((stage, f"sums|{model}") for stage in STAGES[1:] for model in "ab")}
+    rows.write_text(text)
+    os.utime(rows, (1, 1))
+    assert not run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(project) == set(), "also those that were current all the time"
+    assert _stale(project) == {}
+
+
+def test_a_look_makes_green_what_a_killed_run_left_red(project: Project) -> None:
+    _everything(project)
+    keys = [f"{name}|{model}" for name in ("sums", "capitals") for model in "ab"]
+    with open_instance(project.home) as instance:
+        job = build_definitions(project).resolve_job_def("evaluate_all")
+        run = instance.create_run_for_job(job)
+        for stage in STAGES[1:]:
+            for key in keys:
+                instance.report_dagster_event(
+                    DagsterEvent.build_asset_materialization_planned_event(
+                        "evaluate_all", "evaluate_choice", AssetMaterializationPlannedData(dg.AssetKey(stage), partition=key)
+                    ),
+                    run.run_id,
+                )
+        instance.report_run_failed(run, "killed")
+    assert len(_failed(project)) == 16
+    assert not _look(project).changed
+    assert _failed(project) == set()
+    assert _stale(project) == {}
+
+
+def _without_sources(asset: str, version: str, event: int) -> dict[str, str]:
+    return {} if asset in SOURCES.values() else input_tags(asset, version, event)
+
+
+def test_what_an_earlier_release_materialized_is_not_stale_for_the_new_sources(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("eval_dagster.assets.provenance.Provenance.observe", lambda provenance, result: 0)
+        patch.setattr("eval_dagster.assets.provenance.input_tags", _without_sources)
+        _everything(project)
+    assert {reason for causes in _stale(project).values() for _, reason, _ in causes} == {
+        f"has a new dependency on {source}" for source in SOURCES.values()
+    }
+    assert not _look(project).changed
+    assert _stale(project) == {}
+
+
+def test_a_lake_whose_instance_was_lost_is_shown_again(project: Project) -> None:
+    _everything(project)
+    shutil.rmtree(project.home / "dagster")
+    _look(project)
+    statuses, causes = _statuses(project)
+    assert {status for (asset, _), status in statuses.items() if asset in STAGES} == {StaleStatus.FRESH}, causes
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0])
+def test_a_look_goes_on_where_the_last_one_ended(project: Project, seconds: float) -> None:
+    _everything(project)
+    CHANGES["the metric"](project.folder)
+    place, looks, changed = (0, 0), 0, []
+    while looks == 0 or place != (0, 0):
+        with open_instance(project.home) as instance:
+            found = look(instance, _open(project.folder), model=place[0], eval_=place[1], seconds=seconds)
+        place, looks = (found.next_model, found.next_eval), looks + 1
+        changed += found.changed
+    assert looks == (4 if seconds == 0.0 else 1)
+    causes = {"rendered_prompts": "code", "sample_scores": "metric", "task_metrics": "metric"}
+    assert sorted(changed) == [f"{stage} sums|{model}: {cause}" for stage, cause in causes.items() for model in "ab"]
+
+
+def test_the_sensor_looks_in_a_process_of_its_own_and_again_when_a_file_changed(project: Project) -> None:
+    _everything(project)
+    resource = {"project": ProjectResource(config_path=str(project.config_path), home=str(project.home))}
+
+    def tick(cursor: str | None) -> dg.SensorResult:
+        with open_instance(project.home) as instance, dg.build_sensor_context(instance, cursor=cursor, resources=resource) as context:
+            result = definitions_sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        return result
+
+    first = tick(None)
+    assert str(first.skip_reason).startswith("SkipReason(skip_message='looked at 4 partitions; nothing changed")
+    assert "no file changed" in str(tick(first.cursor).skip_reason)
+    CHANGES["the metric"](project.folder)
+    second = tick(first.cursor)
+    assert "sample_scores sums|a: metric" in str(second.skip_reason)
+    assert _check_against_a_dry_run(project)
+    (project.folder / "evals.yaml").write_text("models: [")
+    assert "cannot tell" in str(tick(second.cursor).skip_reason)
+
+
 def test_other_code_of_a_stage_makes_that_stage_stale_and_no_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     _everything(project)
-    changed = {"eval_dagster.stages.scores"}
-    monkeypatch.setattr(
-        "eval_dagster.assets.provenance.code_version", lambda code: code_version(code) + ("+" if code.__name__ in changed else "")
-    )
-    stale = _stale(project)
-    assert {asset for asset, _ in stale} == {"sample_scores"}
-    assert {tuple(cause) for causes in stale.values() for cause in causes} == {("CODE", "has a new code version", "")}
+    monkeypatch.setattr("eval_dagster.stages.scores.code_version", lambda *code: code_version(*code) + "+")
+    looked = _look(project)
+    assert {news.split()[0] for news in looked.changed} == {"sample_scores", "task_metrics"}
+    assert _check_against_a_dry_run(project)

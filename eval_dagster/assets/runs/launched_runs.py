@@ -35,6 +35,7 @@ _EVERY_S = 10.0
 _PAGE = 1000
 _TELLING = {
     dg.DagsterEventType.ASSET_MATERIALIZATION,
+    dg.DagsterEventType.ASSET_OBSERVATION,
     dg.DagsterEventType.ENGINE_EVENT,
     dg.DagsterEventType.RUN_FAILURE,
     dg.DagsterEventType.STEP_FAILURE,

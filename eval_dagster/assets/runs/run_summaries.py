@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from eval_dagster.assets.jobs import REGRESSIONS
+from eval_dagster.assets.materializations import CURRENT
 from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult
 
@@ -120,6 +121,11 @@ class RunSummary:
                 self._warn(materialization.metadata)
                 if (cached := materialization.metadata.get("cached")) is not None:
                     (self.cached if cached.value else self.made)[materialization.asset_key.to_user_string()] += 1
+            elif event.is_asset_observation:
+                observation = event.asset_observation_data.asset_observation
+                self._warn(observation.metadata)
+                if (count := observation.metadata.get(CURRENT)) is not None:
+                    self.cached[observation.asset_key.to_user_string()] += int(str(count.value))
             elif event.is_step_failure and _is_interruption(event.step_failure_data):
                 if run.in_process:
                     raise KeyboardInterrupt

@@ -102,6 +102,7 @@ def test_another_choice_of_samples_is_told_from_changed_rows_and_prompts(nights:
     project = nights.project()
     current = history(project.lake, "left", "one")
     assert ", ".join(causes(current[-1], current[0], "exact_match")) == cause
+    publish(project.lake)
     changed = read_rows(project.lake, "select changed from score_history order by materialization")
     assert ", ".join(changed[-1]["changed"]) == cause
 
@@ -185,6 +186,7 @@ def test_every_evaluation_is_written_down_with_how_it_ended(nights: Nights) -> N
     nights.evaluate(models=["one", "two"], function="elsewhere")
     nights.evaluate(models=["two"], numbers=[])
     lake = nights.project().lake
+    publish(lake)
     columns = "eval, model, status, stage, requests_computed, requests_cached, cached"
     rows = read_rows(lake, f"select {columns} from attempts order by finished_at, eval")
     assert [tuple(row.values()) for row in rows] == [
