@@ -12,7 +12,7 @@ from eval_dagster.assets.evaluation import evaluation_assets, leaderboard, snaps
 from eval_dagster.assets.failed_nights import failed_nights_sensor
 from eval_dagster.assets.jobs import accepting_job, evaluation_job, gate_job, leaderboard_job, suite_job
 from eval_dagster.assets.provenance import source_specs
-from eval_dagster.assets.regressions import gate_check, regressions
+from eval_dagster.assets.regressions import gate_asset, gate_check
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
 from eval_dagster.project import Project, remember
@@ -54,7 +54,13 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
         # The partition mapping is marked as beta; there is no other way from two dimensions to one.
         warnings.simplefilter("ignore", dg.BetaWarning)
         return dg.Definitions(
-            assets=[*source_specs(config), snapshot_assets(config), evaluation_assets(config), leaderboard, _watched(regressions, project)],
+            assets=[
+                *source_specs(config),
+                snapshot_assets(config),
+                evaluation_assets(config),
+                leaderboard,
+                _watched(gate_asset(config), project),
+            ],
             asset_checks=[gate_check(name, suite) for name, suite in config.suites.items()],
             jobs=[
                 evaluation_job(project),

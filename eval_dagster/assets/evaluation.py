@@ -25,6 +25,9 @@ from eval_dagster.texts.visible_text import visible
 from eval_dagster.versions.hashes import stable_hash
 
 STAGE_ASSETS = tuple(STAGES)[1:]
+_KINDS = {"transformers": ("pytorch", "huggingface"), "vllm": ("vllm",), "openai": ("openai",), "scripted": ("python",)}
+"""What Dagster's pages show of a backend. One of a user has its own name."""
+_MOST_KINDS = 3
 
 
 def snapshot_assets(config: Config) -> dg.AssetsDefinition:
@@ -59,7 +62,7 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
 
     @dg.multi_asset(
         name="evaluate",
-        specs=_specs(),
+        specs=_specs(config),
         partitions_def=by_eval_and_model(config),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
@@ -94,7 +97,7 @@ def _evaluate(
         yield from report(context, outcomes, keys, config=project.config, lake=project.lake)
 
 
-def _specs() -> list[dg.AssetSpec]:
+def _specs(config: Config) -> list[dg.AssetSpec]:
     of_eval = dg.AssetDep("dataset_snapshot", partition_mapping=dg.MultiToSingleDimensionPartitionMapping("eval"))
     return [
         _spec(
@@ -108,7 +111,7 @@ def _specs() -> list[dg.AssetSpec]:
             "model_outputs",
             "rendered_prompts",
             group="inference",
-            kinds={"pytorch", "huggingface", "parquet"},
+            kinds=_kinds_of_models(config),
             description="A model's answers; only requests without one under this model version are sent. Query it as `responses`.",
         ),
         _spec(
@@ -126,6 +129,12 @@ def _specs() -> list[dg.AssetSpec]:
             description="Each metric with standard error and 95 % interval, overall and by subject. Query it as `metrics`.",
         ),
     ]
+
+
+def _kinds_of_models(config: Config) -> set[str]:
+    """What computes answers, by the backends of the models: at most three, as Dagster allows."""
+    kinds = dict.fromkeys(kind for model in config.models.values() for kind in _KINDS.get(model.backend, (model.backend,)))
+    return set(list(kinds)[:_MOST_KINDS]) or {"parquet"}
 
 
 def _spec(name: str, *deps: str | dg.AssetDep, group: str, kinds: set[str], description: str) -> dg.AssetSpec:

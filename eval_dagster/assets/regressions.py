@@ -17,7 +17,7 @@ from eval_dagster.assets.previews import table_metadata
 from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
-from eval_dagster.config.schema import SuiteConfig
+from eval_dagster.config.schema import Config, SuiteConfig
 from eval_dagster.config.values import identifier
 from eval_dagster.dagster_internals.definitions import RawMetadataValue
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError, described
@@ -33,6 +33,7 @@ from eval_dagster.pages.report.writing import Report, page_of, report
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
+from eval_dagster.stages.partition import partition_key
 from eval_dagster.stores.locks import Hold
 from eval_dagster.texts.visible_text import visible
 from eval_dagster.users_code import doing, limited
@@ -139,63 +140,72 @@ def _shown(row: Regression) -> dict[str, object]:
     return {name: row.verdict.value if name == "verdict" else getattr(row, name) for name in _COLUMNS}
 
 
-@dg.asset(
-    name=REGRESSIONS,
-    deps=["task_metrics"],
-    description="Compares every suite, or the suite in the run's tag, with its baseline. Query it as `regressions`.",
-    group_name="results",
-    kinds={"duckdb", "sql"},
-)
-def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
-    """Judge, publish, write the report, and send notifications."""
-    opened = project.open(context.instance)
-    asked, tag = context.run.tags.get(SUITE_TAG), context.run.tags.get(SINCE_TAG)
-    with at_work(context.op_execution_context, opened.home), gate_turn(opened, asked) as turn:
-        evaluation = find_evaluation(context.instance, opened, asked, tag) if asked and tag else None
-        judged = judged_before(context.instance, opened, context.run)
-        # If a part was evaluated, the rest of the suite is judged by its last results.
-        since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
-        with use_reporter(reporter_for(context)):
-            suites = [asked] if asked else list(opened.config.suites)
-            results, errors = ([judged], {}) if judged else _judge(opened, suites, context.run.run_id, since)
-        damages = [] if judged else publish(opened.lake)
-        if turn.regain():
-            judged = judged or judged_before(context.instance, opened, context.run)
-        runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
-        reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
-        # Notify for runs of one suite only: these are nightly or scripted. A person who materializes the asset sees the result.
-        is_told = asked is not None and judged is None
-        told = [
-            words
-            for each in results
-            if is_told
-            for words in tell(context.instance, opened, each, runs, reports[each.suite], night=night_of(tag))
-        ]
-        if asked is not None:  # and what was left of earlier nights
-            while words := tell_untold(context.instance, opened, asked, judged_only=True):
-                told += [words]
-            told += [f"{each.title}: {each.words()}" for each in send_left(opened, suites=[asked], is_patient=bool(told))]
-        pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
-    shown, damaged = _with_others(opened, results)
-    warnings = [visible(text) for text in [*damages, *damaged, *_warnings(results), *_warnings(reports.values())]]
-    for warning in warnings:
-        context.log.warning(warning)
-    for suite, error in errors.items():
-        context.log.error(f"the suite {suite} was not judged: {visible(str(error))}")
-    if errors:
-        raise next(iter(errors.values()))
-    return dg.MaterializeResult(
-        metadata={
-            **result_metadata(shown),
-            **all_rows(shown),
-            **report_metadata(opened, shown, reports),
-            **({"notices": visible("\n".join(told))} if told else {}),
-            **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
-            **pictures,
-            "dagster/row_count": sum(len(result.regressions) for result in shown),
-        },
-        data_version=dg.DataVersion(_version(shown)),
+def gate_asset(config: Config) -> dg.AssetsDefinition:
+    """Define `regressions`. Results of evals and models in no suite do not make it stale."""
+    cells = dict.fromkeys(
+        partition_key(eval_name, model) for suite in config.suites.values() for eval_name in suite.evals for model in suite.models
     )
+    judged = dg.SpecificPartitionsPartitionMapping(list(cells))
+
+    @dg.asset(
+        name=REGRESSIONS,
+        deps=[dg.AssetDep("task_metrics", partition_mapping=judged)],
+        description="Compares every suite, or the suite in the run's tag, with its baseline. Query it as `regressions`.",
+        group_name="results",
+        kinds={"duckdb", "sql"},
+    )
+    def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
+        """Judge, publish, write the report, and send notifications."""
+        opened = project.open(context.instance)
+        asked, tag = context.run.tags.get(SUITE_TAG), context.run.tags.get(SINCE_TAG)
+        with at_work(context.op_execution_context, opened.home), gate_turn(opened, asked) as turn:
+            evaluation = find_evaluation(context.instance, opened, asked, tag) if asked and tag else None
+            judged = judged_before(context.instance, opened, context.run)
+            # If a part was evaluated, the rest of the suite is judged by its last results.
+            since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
+            with use_reporter(reporter_for(context)):
+                suites = [asked] if asked else list(opened.config.suites)
+                results, errors = ([judged], {}) if judged else _judge(opened, suites, context.run.run_id, since)
+            damages = [] if judged else publish(opened.lake)
+            if turn.regain():
+                judged = judged or judged_before(context.instance, opened, context.run)
+            runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
+            reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
+            # Notify for runs of one suite only: these are nightly or scripted. A person who materializes the asset sees the result.
+            is_told = asked is not None and judged is None
+            told = [
+                words
+                for each in results
+                if is_told
+                for words in tell(context.instance, opened, each, runs, reports[each.suite], night=night_of(tag))
+            ]
+            if asked is not None:  # and what was left of earlier nights
+                while words := tell_untold(context.instance, opened, asked, judged_only=True):
+                    told += [words]
+                told += [f"{each.title}: {each.words()}" for each in send_left(opened, suites=[asked], is_patient=bool(told))]
+            pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
+        shown, damaged = _with_others(opened, results)
+        warnings = [visible(text) for text in [*damages, *damaged, *_warnings(results), *_warnings(reports.values())]]
+        for warning in warnings:
+            context.log.warning(warning)
+        for suite, error in errors.items():
+            context.log.error(f"the suite {suite} was not judged: {visible(str(error))}")
+        if errors:
+            raise next(iter(errors.values()))
+        return dg.MaterializeResult(
+            metadata={
+                **result_metadata(shown),
+                **all_rows(shown),
+                **report_metadata(opened, shown, reports),
+                **({"notices": visible("\n".join(told))} if told else {}),
+                **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
+                **pictures,
+                "dagster/row_count": sum(len(result.regressions) for result in shown),
+            },
+            data_version=dg.DataVersion(_version(shown)),
+        )
+
+    return regressions
 
 
 def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:

@@ -90,6 +90,18 @@ def test_every_stage_is_an_asset_with_what_the_ui_shows(project: Project) -> Non
     assert not any(node.code_version for node in graph.asset_nodes), "the sources have it, for each partition"
 
 
+def test_answers_are_of_the_kind_of_what_computes_them(project: Project) -> None:
+    def kinds(models: str) -> set[str]:
+        project.config_path.write_text(f"models: {{{models}}}\nevals: {{one: {{task: arithmetic}}}}")
+        opened = Project.open(config_path=project.config_path, home=project.home)
+        return build_definitions(opened).resolve_asset_graph().get(dg.AssetKey("model_outputs")).kinds
+
+    scripted, served = "a: {backend: scripted}", "b: {backend: openai, base_url: 'http://127.0.0.1:1/v1', model: m}"
+    assert kinds(scripted) == {"python"}
+    assert kinds(f"{scripted}, {served}") == {"python", "openai"}
+    assert kinds("c: {backend: transformers, source: {folder: m}}") == {"pytorch", "huggingface"}
+
+
 def test_partitions_are_evals_and_models(project: Project) -> None:
     graph = build_definitions(project).resolve_asset_graph()
     assert list(graph.get(dg.AssetKey("dataset_snapshot")).partitions_def.get_partition_keys()) == ["one", "two", "three"]

@@ -242,6 +242,22 @@ def test_dagster_calls_stale_what_a_run_makes_and_nothing_else(project: Project,
         assert not _check_against_a_dry_run(project)
 
 
+def test_a_result_in_no_suite_leaves_the_judgement_fresh_and_one_in_a_suite_does_not(project: Project) -> None:
+    _edit(project.folder / "evals.yaml", "evals: [sums, capitals]", "evals: [sums]")
+    for eval_name, stale in (("capitals", set()), ("sums", {("regressions", None), ("leaderboard", None)})):
+        opened = _open(project.folder)
+        run_evaluation(opened, ["sums", "capitals"], ["a", "b"])
+        run_evaluation(opened, ["sums"], ["a", "b"], suite="nightly")
+        assert _stale(opened) == {}
+        if eval_name == "capitals":
+            CHANGES["the limit"](project.folder)
+        else:
+            CHANGES["a row"](project.folder)
+        _materialize(opened, *STAGES[1:], partition=f"{eval_name}|a")
+        _materialize(opened, *STAGES[1:], partition=f"{eval_name}|b")
+        assert {cell for cell in _stale(opened) if cell[0] not in STAGES} - {("leaderboard", None)} == stale - {("leaderboard", None)}
+
+
 def test_what_is_changed_back_is_fresh_again(project: Project) -> None:
     _everything(project)
     CHANGES["the prompt"](project.folder)
