@@ -58,6 +58,7 @@ def test_every_block_of_a_page_works(page: Path, workplace: Path, tmp_path: Path
     assert Reader(tmp_path if own else workplace).do(page) > 0
 
 
+@pytest.mark.long
 def test_a_notebook_evaluates(tmp_path: Path) -> None:
     page = DOCS / "how-to" / "notebooks.md"
     block = next(block for block in blocks(page) if "evaluate(" in block.text)

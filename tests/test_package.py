@@ -144,6 +144,7 @@ def test_each_lock_has_what_its_target_of_make_needs() -> None:
         assert str(test[name]) == str(docs[name])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-test.lock", "requirements-docs.lock"])
 def test_what_is_locked_runs_on_the_oldest_python(name: str) -> None:
     oldest = PROJECT["requires-python"].partition(">=")[2].partition(",")[0] + ".0"

@@ -32,8 +32,8 @@ _LOOK_S = 20.0
 """Seconds of a look, after which the next tick of the sensor goes on."""
 _LONGEST_LOOK_S = 50.0
 """Dagster ends a tick after a minute."""
-_REST = 20.0
-"""Rest after a look at everything, as a multiple of its time: so it takes at most a twentieth of a core."""
+_REST = 40.0
+"""Rest after a look at everything, as a multiple of its time: so it takes 2 or 3 % of a core."""
 _MOST_SAID = 20
 """Most changes that a tick names."""
 _MOST_STDERR = 2000

@@ -250,6 +250,7 @@ def test_a_failure_before_the_chosen_asset_is_the_failure_of_the_run(project: Pr
     assert "no_such_package" in failure.user_failure_data.description
 
 
+@pytest.mark.long
 def test_a_person_accepts_a_result_in_the_launchpad(project: Project) -> None:
     """Evaluated and judged; another answer, judged red; accepted by the job; judged again."""
     (project.folder / "sums.py").write_text(textwrap.dedent(SUMS))

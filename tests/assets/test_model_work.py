@@ -59,6 +59,7 @@ def outputs_metadata(summary: RunSummary) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.long
 def test_the_engines_way_and_its_reason_reach_the_run_and_each_partition(project: Project) -> None:
     summary = run_evaluation(project, ["sums", "capitals"], ["tiny"])
     assert not summary.failures
@@ -106,6 +107,7 @@ def test_what_the_call_took_is_that_of_all_its_evals_and_what_was_asked_is_each_
     assert "resident" in own.info.notes["peak_memory_measured"]
 
 
+@pytest.mark.long
 def test_a_partition_that_was_cached_shows_nothing_computed_and_what_it_took_when_it_was_made(project: Project) -> None:
     first = run_evaluation(project, ["capitals"], ["tiny"])
     made = outputs_metadata(first)["capitals|tiny"]
@@ -120,6 +122,7 @@ def test_a_partition_that_was_cached_shows_nothing_computed_and_what_it_took_whe
     assert again["when_made"]["scoring_path"] == "tree"
 
 
+@pytest.mark.long
 def test_an_eval_whose_answers_another_one_has_asked_for_took_nothing(project: Project) -> None:
     run_evaluation(project, ["capitals"], ["tiny"])
     twin = outputs_metadata(run_evaluation(project, ["twins"], ["tiny"]))["twins|tiny"]

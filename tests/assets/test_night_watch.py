@@ -105,6 +105,7 @@ def _switch_off(nights: Nights, name: str, kind: InstigatorType) -> None:
 # ---- nights that failed
 
 
+@pytest.mark.long
 def test_a_night_that_could_not_read_evals_yaml_is_told_once(nights: Nights, project: Project) -> None:
     """The code server still has the configuration that it has loaded, and its addresses."""
     runs = [nights.start(request) for request in nights.tick(TICK)]
@@ -128,6 +129,7 @@ def test_a_night_that_could_not_read_evals_yaml_is_told_once(nights: Nights, pro
     assert [each["title"][22:32] for each in _notices(project)] == ["2026-01-31", "2026-02-01"], "each night is told"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("night", [TICK.isoformat(), None], ids=["named", "of an earlier version"])
 def test_a_gate_that_told_or_that_a_command_started_is_not_told_again(nights: Nights, project: Project, night: str | None) -> None:
     nights.night(TICK)
@@ -179,6 +181,7 @@ def test_without_a_daemon_a_night_is_told_once_and_stays_red(nights: Nights, pro
     assert _look(project, TICK + timedelta(hours=1)).seen[1] == "daemon: the last sign of life was 3 h ago"
 
 
+@pytest.mark.long
 def test_a_missing_night_stays_red_while_the_next_one_is_awaited(nights: Nights, project: Project) -> None:
     assert not _look(project, TICK + timedelta(hours=1)).is_well
     for minutes in (5, 10):
@@ -197,6 +200,7 @@ def test_a_daemon_that_died_days_ago_is_missed_whatever_is_awaited(nights: Night
     assert "No daemon starts the nights: none has ever run" in [each.cause for each in found.findings]
 
 
+@pytest.mark.long
 def test_nights_since_the_last_look_are_told_together(nights: Nights, project: Project) -> None:
     _live(nights)
     _judge(project, TICK - timedelta(days=2, hours=23))
@@ -230,6 +234,7 @@ def test_nights_that_dagster_does_not_start_need_no_daemon(nights: Nights, proje
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["a stuck run", "a gate that never starts", "a gate whose sensor is off"])
 def test_a_night_that_started_and_was_not_judged_has_its_own_words(nights: Nights, project: Project, what: str) -> None:
     _live(nights)
@@ -373,6 +378,7 @@ def monitor() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
+@pytest.mark.long
 def test_the_command_pings_if_all_is_well_and_only_then(
     nights: Nights, project: Project, monitor: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_the_gate_waits_for_every_run_of_a_tick_however_it_ends(nights: Nights) 
     assert request.run_key == nights.sense()[0].run_key, "the daemon starts one run a key, also where it is killed in between"
 
 
+@pytest.mark.long
 def test_the_run_of_a_second_daemon_evaluates_nothing(nights: Nights) -> None:
     """Two daemons may request a night at the same time, before either sees the run of the other."""
     request, _ = nights.tick(FIRST)
@@ -72,6 +73,7 @@ def test_the_run_of_a_second_daemon_evaluates_nothing(nights: Nights) -> None:
     assert evaluated() > 0, "nobody else does it"
 
 
+@pytest.mark.long
 def test_a_tick_is_judged_once(nights: Nights) -> None:
     for request in nights.tick(FIRST):
         nights.end(nights.start(request))
@@ -87,6 +89,7 @@ def test_a_tick_is_judged_once(nights: Nights) -> None:
     assert second.run_key != request.run_key
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["the tick before", "the gate of the tick before", "somebody on the command line"])
 def test_a_tick_is_left_out_while_the_suite_is_at_work(nights: Nights, project: Project, who: str) -> None:
     if who == "somebody on the command line":
@@ -159,6 +162,7 @@ def test_what_a_command_evaluates_it_judges_itself(nights: Nights) -> None:
     assert since != FIRST.isoformat(), "whoever executes it again in the UI judges nothing himself"
 
 
+@pytest.mark.long
 def test_a_night_is_judged_though_somebody_executes_an_older_run_again(nights: Nights) -> None:
     """The second run bears the tags of the first one: it must neither be taken for the newest tick nor hide it."""
     runs = nights.night(FIRST)
@@ -195,6 +199,7 @@ def test_a_trial_of_a_tick_to_come_is_judged_by_what_it_made_and_hides_no_later_
     assert len(nights.judge()) == 1
 
 
+@pytest.mark.long
 def test_a_tick_that_was_judged_and_is_launched_again_is_judged_again(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """`Test schedule` in the UI starts runs with the tags of the tick. The runs of each trial are one evaluation."""
     monkeypatch.setattr(suite_evaluations, "_PAGE", 3)
@@ -215,6 +220,7 @@ def test_a_tick_that_was_judged_and_is_launched_again_is_judged_again(nights: Ni
     assert nights.judge() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", [2, 200])
 def test_a_tick_that_ends_after_a_later_evaluation_was_judged_is_judged_too(
     nights: Nights, monkeypatch: pytest.MonkeyPatch, page: int

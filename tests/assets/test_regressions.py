@@ -151,6 +151,7 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
     assert _checks(project, third.run_ids[-1])["nothing_regressed_in_strict"].passed
 
 
+@pytest.mark.long
 def test_a_lenient_suite_is_told_and_not_failed(project: Project) -> None:
     _night(project, "lenient")
     second = _night(project, "lenient", error="right % 3 == 0")
@@ -181,6 +182,7 @@ def test_an_evaluation_is_judged_and_told_once_though_its_gate_is_started_twice(
         assert judged_before(instance, project, copy) is None
 
 
+@pytest.mark.long
 def test_materialized_by_hand_it_judges_every_suite(project: Project) -> None:
     _night(project, "strict")
     _night(project, "strict", error="right % 3 == 0")
@@ -237,6 +239,7 @@ def test_an_evaluation_that_fails_makes_the_suite_incomplete_and_hides_no_regres
     assert "the weights are gone" in notices[0]["body"]
 
 
+@pytest.mark.long
 def test_a_part_of_a_suite_is_judged_with_what_was_evaluated_last(project: Project) -> None:
     _night(project, "strict")
     write_calculator(project.folder, error="right % 3 == 0")

@@ -158,6 +158,7 @@ def test_what_the_pages_of_assets_and_jobs_made_is_fresh(project: Project) -> No
     assert _stale(project) == {}
 
 
+@pytest.mark.long
 def test_other_data_make_stale_what_is_made_of_them(project: Project) -> None:
     _everything(project)
     _write_rows(project.folder, "7", "9")
@@ -212,7 +213,7 @@ def _check_against_a_dry_run(project: Project) -> set[Cell]:
     return {cell for cell, is_stale in said.items() if is_stale}
 
 
-@few("change", CHANGES, kept=["the prompt", "the limit", "the list of a suite", "rows that are gone"])
+@few("change", CHANGES, kept=["the prompt", "rows that are gone"])
 def test_dagster_calls_stale_what_a_run_makes_and_nothing_else(project: Project, change: str) -> None:
     _everything(project)
     CHANGES[change](project.folder)
@@ -258,6 +259,7 @@ def test_a_result_in_no_suite_leaves_the_judgement_fresh_and_one_in_a_suite_does
         assert {cell for cell in _stale(opened) if cell[0] not in STAGES} - {("leaderboard", None)} == stale - {("leaderboard", None)}
 
 
+@pytest.mark.long
 def test_what_is_changed_back_is_fresh_again(project: Project) -> None:
     _everything(project)
     CHANGES["the prompt"](project.folder)
@@ -334,6 +336,7 @@ def test_what_an_earlier_release_materialized_is_not_stale_for_the_new_sources(p
     assert _stale(project) == {}
 
 
+@pytest.mark.long
 def test_a_lake_whose_instance_was_lost_is_shown_again(project: Project) -> None:
     _everything(project)
     shutil.rmtree(project.home / "dagster")
@@ -342,7 +345,7 @@ def test_a_lake_whose_instance_was_lost_is_shown_again(project: Project) -> None
     assert {status for (asset, _), status in statuses.items() if asset in STAGES} == {StaleStatus.FRESH}, causes
 
 
-@pytest.mark.parametrize("seconds", [0.0, 60.0])
+@few("seconds", [0.0, 60.0], kept=1)
 def test_a_look_goes_on_where_the_last_one_ended(project: Project, seconds: float) -> None:
     _everything(project)
     CHANGES["the metric"](project.folder)
@@ -378,6 +381,7 @@ def test_the_sensor_looks_in_a_process_of_its_own_and_again_when_a_file_changed(
     assert "cannot tell" in str(tick(second.cursor).skip_reason)
 
 
+@pytest.mark.long
 def test_other_code_of_a_stage_makes_that_stage_stale_and_no_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     _everything(project)
     monkeypatch.setattr("eval_dagster.stages.scores.code_version", lambda *code: code_version(*code) + "+")

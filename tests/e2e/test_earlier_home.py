@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from few import few
 
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_rows
@@ -69,7 +70,7 @@ def _contents(lake: Lake) -> Mapping[str, str]:
     return {name: lake.require("samples", "dataset_snapshot", name).info.version for name in EVALS}
 
 
-@pytest.mark.parametrize("table", ["samples", "prompts", "responses", "scores", "metrics"])
+@few("table", ["samples", "prompts", "responses", "scores", "metrics"], kept=1)
 def test_a_damaged_file_is_made_again_without_a_request(project: Project, table: str, caplog: pytest.LogCaptureFixture) -> None:
     before = _identities(project.lake)
     damaged = sorted((project.lake.root / table / "eval=sums").rglob("*.parquet"))[-1]

@@ -77,6 +77,7 @@ def test_an_interruption_within_a_pass_waits_for_no_other_pass(tmp_path: Path, t
     assert f"{len(kept)} answered from the cache" in workplace.output()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_run_that_the_ui_terminates_keeps_every_answer(start_ui: Callable[..., RunningUi]) -> None:
     answer = ANSWER.replace('Path(os.environ["ASKED_LOG"])', 'Path(__file__).with_name("asked.log")')

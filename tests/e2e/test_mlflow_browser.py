@@ -104,6 +104,7 @@ def test_the_table_of_runs_has_the_score_of_each_eval_in_the_same_columns(opened
             assert float(shown) == pytest.approx(row[column], abs=0.001), (row["eval"], name)
 
 
+@pytest.mark.long
 def test_the_subjects_are_a_table_that_fits_and_the_page_of_samples_works_in_its_frame(opened: Page, mlflow: str, project: Project) -> None:
     errors: list[str] = []
     opened.on("console", lambda message: errors.extend(_error_of_page(message)))

@@ -19,6 +19,7 @@ CONFIG = """
 NEEDED = 36
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_sigterm_lets_the_answers_under_way_arrive(tmp_path: Path) -> None:
     with stub_server(tmp_path, slots=8, base_s=0.2, mean_tokens=8) as stub:

@@ -77,6 +77,7 @@ def ui(checkout: Path) -> Iterator[RunningUi]:
         yield ui
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_first_screen_shows_the_runs_of_the_command(ui: RunningUi, page: Page, tmp_path: Path) -> None:
     assert {run["jobName"] for run in _runs(ui)} == {"suite_nightly", "refresh_leaderboard", "gate_nightly"}

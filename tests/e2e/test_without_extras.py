@@ -91,6 +91,7 @@ def _write_models(folder: Path, models: dict[str, object]) -> None:
     (folder / "evals.yaml").write_text(yaml.safe_dump(config | {"models": models}))
 
 
+@pytest.mark.long
 def test_a_server_is_asked_where_torch_is_not_installed(without_torch: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     absent = _run(without_torch, "-c", f"import importlib.util; print([name for name in {OF_WEIGHTS} if importlib.util.find_spec(name)])")
     assert absent.stdout.strip() == "[]", absent.stderr

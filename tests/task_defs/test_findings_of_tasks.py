@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from few import few
 from rendered_tasks import needs_fixture, rows_of
 
 from eval_dagster.datasets.reader import DatasetReader
@@ -61,7 +62,7 @@ def test_nothing_is_found_in_invented_and_own_rows(name: str) -> None:
 @pytest.mark.skipif(
     not SHARED.is_dir(), reason=f"no dataset mirror in {SHARED.parent}: set EVAL_DAGSTER_SHARED to a folder that holds datasets/"
 )
-@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if (SHARED / task.DATASET_PATH).is_dir()])
+@few("name", [name for name, task in TASKS.items() if (SHARED / task.DATASET_PATH).is_dir()], kept=3)
 def test_what_is_found_in_real_rows_is_true(name: str) -> None:
     task = TASKS[name]
     most = min(task.customary().num_fewshot, 4)  # one of five examples of MMLU is the question in a row

@@ -130,6 +130,7 @@ def test_daemon_and_code_location_are_served_too(ui: RunningUi) -> None:
     assert ui.query(reload)["reloadRepositoryLocation"] == {"__typename": "WorkspaceLocationEntry", "loadStatus": "LOADED"}
 
 
+@pytest.mark.long
 def test_serves_both_on_loopback_until_ctrl_c(ui: RunningUi) -> None:
     """The last test of these servers."""
     for url in (ui.dagster, ui.mlflow):

@@ -239,6 +239,7 @@ def passes(run_program: Run, code: str, tests: str) -> bool:
     return run_program(code, tests=tests, given=GIVEN, entry="solve", name="program", timeout_s=3).completed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_forgery_does_not_pass(run_program: Run, what: str) -> None:
     code, tests = map(textwrap.dedent, FORGERIES[what])
@@ -397,6 +398,7 @@ TESTS_OF_ORDINARY = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ORDINARY)
 def test_what_tests_do_with_a_program_works_across_processes(run_program: Run, what: str) -> None:
     code, tests = textwrap.dedent(ORDINARY[what]), textwrap.dedent(TESTS_OF_ORDINARY[what])

@@ -104,6 +104,7 @@ def test_a_flipped_bit_in_a_past_state_is_left_out_of_its_history(lake: Lake) ->
     assert read_rows(lake, query) == [{"n": SAMPLES}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"\x00" * 4096, b"PAR1" + b"\xff" * 100 + b"PAR1"])
 def test_without_its_metrics_a_result_is_damaged_and_not_missing(lake: Lake, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [file_of(lake, "metrics", model) for model in "ab"]
@@ -118,6 +119,7 @@ def test_without_its_metrics_a_result_is_damaged_and_not_missing(lake: Lake, con
     assert "delete it" in shown.err
 
 
+@pytest.mark.long
 def test_a_deleted_or_damaged_catalog_is_made_anew(lake: Lake) -> None:
     expected = read_rows(lake, "select * from leaderboard")
     path = catalog_path(lake)

@@ -131,6 +131,7 @@ def sound(lake: Lake) -> list[list[dict[str, object]]]:
     return [read_rows(lake, query) for query in QUERIES]
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(place=st.integers(0, 10**6), each=DAMAGES)
 def test_no_query_gives_another_number(lake: Lake, sound: list[list[dict[str, object]]], place: int, each: Damage) -> None:

@@ -179,6 +179,7 @@ def test_a_picture_of_any_names_is_a_picture(text: str) -> None:
     assert history_png(points, title=text, metric=text).startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [*STORABLE, *HALVES])
 def test_the_page_of_a_report_shows_any_text_as_text(text: str) -> None:
     result = judged(text)

@@ -57,6 +57,7 @@ def evaluate(*arguments: Any, **settings: Any) -> ed.Results:
     return ed.evaluate(*arguments, progress=False, **settings)
 
 
+@pytest.mark.long
 def test_two_functions_on_a_class() -> None:
     results = evaluate(Words, [repeats, forgets])
     assert results.scores[["eval", "model", "value", "n", "n_errors"]].to_numpy().tolist() == [
@@ -110,6 +111,7 @@ def test_a_second_call_asks_no_model_again(folder: Path) -> None:
     assert rows == [("Words", 8), ("fewer", 4)]
 
 
+@pytest.mark.long
 def test_names_of_the_registry_and_of_the_configuration(folder: Path) -> None:
     (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
     results = evaluate(["arithmetic", Words], "sevens", limit=3)

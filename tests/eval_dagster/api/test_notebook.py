@@ -50,6 +50,7 @@ def test_the_example_evaluates_shows_errors_and_plots(tmp_path: Path) -> None:
     assert (tmp_path / ".eval_dagster" / "lake").is_dir()
 
 
+@pytest.mark.long
 def test_another_definition_is_scored_anew_and_another_call_is_not(tmp_path: Path) -> None:
     cells = [TASK, RUN, RUN, 'ANSWER = "no"', RUN, "unrelated = 5", RUN]
     outputs = execute(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), tmp_path)

@@ -479,6 +479,7 @@ def test_garbage_is_never_more_than_a_configuration_error(tmp_path_factory: pyte
         load_config(path)
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=SCALARS | VALUES, line=st.sampled_from([line for line in GOOD.splitlines() if not line.endswith(":")]))
 def test_garbage_in_one_place_is_never_more_than_a_configuration_error(

@@ -147,6 +147,7 @@ def test_errors_new_samples_and_single_samples_are_no_change_points(lake: Lake) 
     assert looks(lake) == [look]
 
 
+@pytest.mark.long
 def test_few_of_many_histories_without_a_change_have_one(tmp_path: Path) -> None:
     """Alpha is that of a segment: of 60 histories at 0.05 three are expected, and more than eight in 1 of 200 cases."""
     random = np.random.default_rng(1)
@@ -178,6 +179,7 @@ def test_a_history_has_all_materializations_and_marks_where_the_score_left_its_b
     assert [each["is_change_point"] for each in read_rows(lake, marked)] == [False, True]
 
 
+@pytest.mark.long
 def test_hundreds_of_results_are_gone_through_in_no_time_once_they_are_known(lake: Lake) -> None:
     random = np.random.default_rng(2)
     for night in range(200):

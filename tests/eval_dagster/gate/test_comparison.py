@@ -105,6 +105,7 @@ def _by_metric(now: Materialization, before: Materialization, project: Project) 
     return {each.metric: each for each in compare_points(now, before, project.task("sums").METRICS)}
 
 
+@pytest.mark.long
 def test_a_model_that_got_worse(run: Callable[..., Project]) -> None:
     run(wrong=("1",))
     project = run(wrong=("1", "2", "100"))
@@ -133,11 +134,13 @@ def test_a_model_that_got_worse(run: Callable[..., Project]) -> None:
     ]
 
 
+@pytest.mark.long
 def test_changed_prompts_are_the_cause(run: Callable[..., Project]) -> None:
     run()
     assert compared(run(question="Tell me"))["exact_match"].causes == ("prompt",)
 
 
+@pytest.mark.long
 def test_rows_that_are_new_are_another_choice_of_samples_and_are_listed(run: Callable[..., Project]) -> None:
     run(rows=5)
     (exact, *_) = compared(run(rows=6)).values()
@@ -152,6 +155,7 @@ def test_rows_that_are_new_are_another_choice_of_samples_and_are_listed(run: Cal
     ]
 
 
+@pytest.mark.long
 def test_rows_that_are_new_are_listed_for_a_metric_of_a_corpus_too(run: Callable[..., Project]) -> None:
     run(rows=5)
     chrf = compared(run(rows=6, wrong=("1",)))["chrf"]
@@ -181,6 +185,7 @@ def test_a_macro_headline_is_compared_as_such(run: Callable[..., Project]) -> No
     assert found["judged"].comparison.n_common == 7
 
 
+@pytest.mark.long
 def test_two_models(run: Callable[..., Project]) -> None:
     project = run(wrong=("1", "2"), other=("2", "3", "4"), models=("one", "two"))
     one, two = (MaterializationName.parse(name, ["one", "two"]).find(project.lake, "sums") for name in ("one", "two"))

@@ -45,6 +45,7 @@ def asked(stub: Stub) -> int:
     return sum(stub.counts().received.values())
 
 
+@pytest.mark.long
 def test_a_night_that_is_worse_by_chance_is_not_red_and_no_baseline(nights: ServedNights, stub: Stub) -> None:
     each = chances()
     stub.change(chances=each, luck=unlucky(each, times=4))
@@ -133,6 +134,7 @@ def test_fresh_answers_are_no_answers_of_the_night_and_are_paid_for_once(nights:
     assert asked(stub) == 600
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_worse", [False, True])
 def test_a_night_that_could_not_be_confirmed_is_asked_about_again(nights: ServedNights, stub: Stub, is_worse: bool) -> None:
     each = chances()

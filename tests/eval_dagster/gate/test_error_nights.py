@@ -87,6 +87,7 @@ def test_the_suite_says_how_many_errors_are_too_many(nights: Nights, errors: int
     assert row(result).verdict == verdict
 
 
+@pytest.mark.long
 def test_errors_that_a_person_accepted_are_no_new_ones(nights: Nights) -> None:
     nights.night()
     nights.night(raising=_failing("number < 20"))
@@ -98,6 +99,7 @@ def test_errors_that_a_person_accepted_are_no_new_ones(nights: Nights) -> None:
     assert "samples that the anchor could evaluate" in (found.reason or "")
 
 
+@pytest.mark.long
 def test_errors_are_counted_against_the_anchor_and_among_all(nights: Nights) -> None:
     nights.night(numbers=range(100))
     verdicts = [row(nights.night(numbers=range(100), raising=_failing(f"number < {errors}"))).verdict for errors in (4, 8)]
@@ -117,6 +119,7 @@ def test_a_suite_that_only_warns_does_not_fail(nights: Nights) -> None:
     assert not result.is_failed
 
 
+@pytest.mark.long
 def test_an_errors_night_does_not_hide_a_regression_before_it(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(10))

@@ -133,6 +133,7 @@ def _check(worlds: Callable[[int], World], seeds: Sequence[int]) -> None:
     assert falls > len(seeds) / 4, "the histories have too few falls to tell anything"
 
 
+@pytest.mark.long
 def test_no_fall_is_green_without_a_mark_and_nothing_improves_that_did_not_rise(worlds: Callable[[int], World]) -> None:
     _check(worlds, range(SHORT))
 

@@ -107,6 +107,7 @@ def test_another_choice_of_samples_is_told_from_changed_rows_and_prompts(nights:
     assert ", ".join(changed[-1]["changed"]) == cause
 
 
+@pytest.mark.long
 def test_a_trial_or_a_night_of_errors_between_two_nights_hides_no_regression(nights: Nights) -> None:
     nights.evaluate()
     nights.evaluate(numbers=range(5))
@@ -124,6 +125,7 @@ def test_what_has_no_better_baseline_is_compared_with_a_trial(nights: Nights) ->
     assert row(nights.judge()).n_common == 5
 
 
+@pytest.mark.long
 def test_another_engine_under_the_same_model_is_told_from_another_model(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.evaluate()
     monkeypatch.setattr(scripted, "ENGINE_VERSION", -1)
@@ -146,6 +148,7 @@ def test_a_changed_metric_is_the_cause_where_nothing_else_ever_changed(nights: N
     assert (row(result).verdict, row(result).cause) == (Verdict.NO_CHANGE_SEEN, "")
 
 
+@pytest.mark.long
 def test_every_form_of_a_baseline(nights: Nights) -> None:
     nights.evaluate(wrong=(), wrong_of_two=range(20), models=["one", "two"])
     between = now().isoformat().replace("+00:00", "Z")
@@ -164,6 +167,7 @@ def test_every_form_of_a_baseline(nights: Nights) -> None:
     assert row(nights.judge(baseline="one@previous", models="[two]"), model="two").baseline_value == 1.0
 
 
+@pytest.mark.long
 def test_a_model_that_fails_is_not_evaluated_and_takes_no_other_down(nights: Nights) -> None:
     nights.evaluate(models=["one", "two"])
     nights.evaluate(wrong=range(10), wrong_of_two=range(10), models=["one", "two"])
@@ -254,6 +258,7 @@ def test_runs_of_the_same_versions_tell_the_noise_where_there_is_one_text(nights
     assert found.verdict is Verdict.IMPROVED
 
 
+@pytest.mark.long
 def test_no_result_one_sample_and_only_errors_have_a_reason(nights: Nights) -> None:
     never = nights.judge()
     assert {(each.verdict, each.reason) for each in never.regressions} == {(Verdict.NOT_EVALUATED, NO_RESULT)}
@@ -272,6 +277,7 @@ def test_no_result_one_sample_and_only_errors_have_a_reason(nights: Nights) -> N
     assert (errors.reason or "").startswith("2 of 2 samples are errors")
 
 
+@pytest.mark.long
 def test_all_equal_and_all_flipped(nights: Nights) -> None:
     nights.evaluate(numbers=range(8))
     nights.evaluate(numbers=range(8), wrong=[100])
@@ -283,6 +289,7 @@ def test_all_equal_and_all_flipped(nights: Nights) -> None:
     assert flipped.p_value == pytest.approx(2 / 2**8)
 
 
+@pytest.mark.long
 def test_damaged_and_removed_files_spoil_their_own_comparison_alone(nights: Nights) -> None:
     nights.evaluate()
     nights.evaluate(wrong=[1])
@@ -317,6 +324,7 @@ def test_deleted_scores_are_made_again_and_compared(nights: Nights) -> None:
     assert read_rows(lake, each) == [{"n": 40}, {"n": 40}]
 
 
+@pytest.mark.long
 def test_judgements_are_kept_and_queried(nights: Nights) -> None:
     lake = nights.project().lake
     assert publish(lake) == []

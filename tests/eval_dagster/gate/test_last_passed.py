@@ -113,6 +113,7 @@ def test_a_regression_stays_red_while_its_evaluation_fails(nights: Nights) -> No
     assert row(failed, "right", metric=None).verdict is Verdict.NOT_EVALUATED, "what was healthy is not called worse"
 
 
+@pytest.mark.long
 def test_other_rows_begin_a_history_of_their_own_once_they_are_accepted(nights: Nights) -> None:
     nights.night()
     start = nights.night(numbers=range(200, 240))
@@ -128,6 +129,7 @@ def test_other_rows_begin_a_history_of_their_own_once_they_are_accepted(nights: 
     assert row(nights.night(numbers=range(200, 240))).verdict is SAME
 
 
+@pytest.mark.long
 def test_a_regression_outlives_a_renamed_metric(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(10))
@@ -182,6 +184,7 @@ def test_an_improvement_that_is_accepted_moves_the_anchor(nights: Nights) -> Non
     assert (fallen.verdict, fallen.against, fallen.anchor_value) == (REGRESSED, "anchor", 1.0)
 
 
+@pytest.mark.long
 def test_an_acceptance_makes_a_state_the_baseline_and_the_anchor(nights: Nights) -> None:
     lake = nights.project().lake
     with pytest.raises(UsageError, match="the suite nightly was never judged"):
@@ -210,6 +213,7 @@ def test_an_acceptance_makes_a_state_the_baseline_and_the_anchor(nights: Nights)
     assert (worse.verdict, worse.baseline_value, worse.anchor_value) == (REGRESSED, 30 / 40, 28 / 40)
 
 
+@pytest.mark.long
 def test_a_green_result_that_is_named_becomes_the_anchor(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(4))

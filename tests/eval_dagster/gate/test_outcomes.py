@@ -36,6 +36,7 @@ def break_left(nights: Nights) -> None:
     (nights.folder / "left.py").write_text("raise OSError('no such library')")
 
 
+@pytest.mark.long
 def test_a_suite_of_which_a_part_was_not_evaluated_is_incomplete(nights: Nights) -> None:
     nights.night(models=["one", "two"])
     broken = nights.night(models=["one", "two"], **BROKEN)
@@ -77,6 +78,7 @@ def test_what_is_red_stays_red_beside_what_was_not_judged(nights: Nights) -> Non
     assert nights.night(**BROKEN).outcome is Outcome.REGRESSED
 
 
+@pytest.mark.long
 def test_an_accepted_gap_says_so_and_is_green_until_it_is_judged_again(nights: Nights) -> None:
     lake = nights.project().lake
     nights.night(models=["one", "two"])
@@ -122,6 +124,7 @@ def test_a_suite_of_accepted_gaps_alone_has_judged_nothing(nights: Nights) -> No
     assert result.outcome is Outcome.INCOMPLETE
 
 
+@pytest.mark.long
 def test_an_acceptance_counts_for_its_kind_of_gap(nights: Nights) -> None:
     """One sample can never be tested: an acceptance of that does not hide a failure."""
     nights.night(numbers=[1])
@@ -143,6 +146,7 @@ def test_a_gap_of_a_suite_with_a_named_baseline_can_be_accepted(nights: Nights) 
     assert verdicts(nights.judge(baseline="2020-01-31")) == [ACCEPTED, NOT_COMPARABLE]
 
 
+@pytest.mark.long
 def test_the_same_scores_as_in_a_night_that_could_not_be_judged_are_no_better(nights: Nights) -> None:
     nights.night(numbers=[1])
     for _ in range(2):
@@ -215,6 +219,7 @@ def test_an_acceptance_is_for_a_reason_whatever_its_numbers_times_and_paths(reas
     assert is_for(replace(acceptance, reason=None), reason), "those of earlier releases count for every reason"
 
 
+@pytest.mark.long
 def test_a_gap_for_another_reason_is_red_again_and_names_what_was_accepted(nights: Nights) -> None:
     lake, other = nights.project().lake, {"answer": 'item["gone"]'}
     nights.night()

@@ -34,6 +34,7 @@ def _drift(nights: Nights) -> int:
     raise AssertionError("the drift is not found")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("between", [{"raising": ERRORS, "wrong": range(12)}, {"function": "elsewhere"}], ids=["errors", "failed"])
 def test_pruning_ends_nothing_that_is_red(nights: Nights, between: dict[str, object]) -> None:
     nights.night()
@@ -54,6 +55,7 @@ def test_pruning_keeps_the_anchor_of_a_drift(nights: Nights) -> None:
     assert (recovered.verdict, recovered.anchor_value) == (SAME, 1.0)
 
 
+@pytest.mark.long
 def test_small_steps_back_are_green_as_one_large_step_is(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(12))
@@ -62,6 +64,7 @@ def test_small_steps_back_are_green_as_one_large_step_is(nights: Nights) -> None
     assert (recovered.verdict, recovered.is_passed) == (SAME, True)
 
 
+@pytest.mark.long
 def test_an_improvement_that_was_lost_again_stays_red_though_the_anchor_was_no_better(nights: Nights) -> None:
     nights.night(wrong=range(16))
     assert row(nights.night()).verdict is Verdict.IMPROVED
@@ -100,6 +103,7 @@ def test_the_reason_is_the_first_one_and_true_of_the_scores(nights: Nights) -> N
     assert [reason.count("regressed in the state of") for reason in reasons] == [1] * 4
 
 
+@pytest.mark.long
 def test_what_regressed_on_few_samples_stays_red_until_these_are_better(nights: Nights) -> None:
     nights.night()
     found = [row(nights.night(numbers=range(13), wrong=wrong)).verdict for wrong in (range(6), range(6), range(1, 7))]
@@ -141,6 +145,7 @@ def test_what_has_a_baseline_without_any_value_is_a_start(nights: Nights) -> Non
     assert row(nights.night(wrong=range(12))).verdict is REGRESSED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [{"function": "elsewhere"}, {"raising": ERRORS}], ids=["failed", "errors"])
 def test_a_first_judgement_without_a_result_hides_no_earlier_one(nights: Nights, first: dict[str, object]) -> None:
     nights.evaluate()

@@ -265,6 +265,7 @@ def test_a_column_goes_with_the_last_file_that_has_it(table: str, tmp_path: Path
     check(lake, ["deleted"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_catalog_brought_up_to_date_is_that_made_from_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play(tmp_path, seed, STEPS, monkeypatch)

@@ -108,6 +108,7 @@ def test_chat_templates_do_not_keep_models_from_being_ranked(place: Place) -> No
     assert len(prompts) == 2, "though their prompts differ"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changed", "differs", "n"),
     [
@@ -123,6 +124,7 @@ def test_what_cannot_be_compared_has_no_rank_and_says_why(place: Place, changed:
     assert place.board() == [("plain", 1, None, 8), ("chat", 2, None, 8), ("third", None, differs, n)]
 
 
+@pytest.mark.long
 def test_the_results_of_most_models_are_ranked(place: Place) -> None:
     """A change of the prompts reaches model after model: those of before keep their ranks until most are of after."""
     place.evaluate("third", question="Which size has")

@@ -126,6 +126,7 @@ def test_a_replaced_pack_stays_a_day_and_while_a_past_catalog_may_name_it(lake: 
     assert old not in packs_of(lake)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_a_query_of_a_past_day_fails_where_a_pack_is_damaged(lake: Lake, unsafe: bool) -> None:
     kept = lake.home / "catalogs" / "2026-01-31.duckdb"
@@ -154,6 +155,7 @@ def test_a_query_of_a_past_day_fails_where_a_pack_is_damaged(lake: Lake, unsafe:
         asked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["before it is moved", "before the index is written"])
 def test_a_killed_publication_is_repaired_by_the_next(lake: Lake, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     for name in EVALS:

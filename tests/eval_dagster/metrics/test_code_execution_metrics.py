@@ -38,6 +38,7 @@ def answer(text: str, **changes: object) -> Completion:
     return Completion(completion_text=text, context=MetricContext(**context))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_isolated")
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -142,6 +143,7 @@ def test_programs_do_not_vote() -> None:
         maj_at_k(CodeExecutionPassAtOne, 2)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_isolated")
 @pytest.mark.skipif(not HUMANEVAL.is_file(), reason=f"no rows of HumanEval in {SHARED}")
 def test_every_canonical_solution_of_humaneval_passes() -> None:

@@ -108,6 +108,7 @@ def test_what_takes_too_long_is_wrong_and_hurts_no_other() -> None:
     assert value("5", "5.0") == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes are held to a processor by Linux alone")
 def test_a_busy_machine_makes_no_right_answer_wrong() -> None:
     assert value("2/4", "1/2") == 1

@@ -141,6 +141,7 @@ def test_the_models_of_other_backends_are_evaluated(install: Install, tmp_path: 
     assert all(isinstance(outcome, StageResult) for outcome in results["sevens"])
 
 
+@pytest.mark.long
 def test_the_commands_say_it_in_one_line(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,6 +265,7 @@ def answers(project: Project) -> tuple[set[str], int]:
     return texts, 0 if outputs.cached else int(outputs.file.info.counts["requests_computed"])
 
 
+@pytest.mark.long
 def test_a_backend_is_a_class_in_a_file(tmp_path: Path) -> None:
     """Its code, and that of its neighbour, are part of the model's version: an edit asks again, and nothing else does."""
     first = in_file(tmp_path)

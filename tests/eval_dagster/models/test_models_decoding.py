@@ -109,6 +109,7 @@ def computed(engine: GenerationEngine) -> tuple[int, int]:
     return engine.usage.prompt_tokens_computed, engine.usage.tokens_decoded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_equal_those_of_generate(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     network = network_of(kind)
@@ -140,6 +141,7 @@ def test_rounding_of_few_digits_is_no_reason_to_do_without(dtype: torch.dtype, c
     assert all(response.error is None and len(response.output_tokens[0]) == 20 for response in responses)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("ignored", ["attention_mask", "position_ids", "past_key_values"])
 def test_a_network_that_does_not_honour_what_rows_need_is_found_out(
@@ -231,6 +233,7 @@ def test_the_samples_of_a_prompt_share_its_computation() -> None:
     assert computed(engine)[0] - before == len(response.input_tokens)
 
 
+@pytest.mark.long
 def test_many_texts_longer_than_the_room_made_at_a_time() -> None:
     network = network_of("mistral")
     # Nothing ends but by its length.
@@ -338,6 +341,7 @@ def test_a_text_without_a_maximum_takes_the_memory_of_what_it_is(monkeypatch: py
     assert max(columns) <= widest + longest + 2 * 128
 
 
+@pytest.mark.long
 def test_rows_that_outgrow_the_memory_go_on_with_fewer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     expected = respond(engine_of(network_of("llama"), rows=4), requests_with(PROMPTS[:4], max_tokens=None))
     assert max(len(tokens) for response in expected for tokens in response.output_tokens) > 300, "the rows have to grow"

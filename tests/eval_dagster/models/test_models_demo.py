@@ -27,6 +27,7 @@ BOUND = 1e-4
 pytestmark = pytest.mark.model
 
 
+@pytest.mark.long
 def test_the_gguf_file_is_converted_once(demo_handle: TransformersHandle, demo_model: LoadedModel) -> None:
     version = demo_handle.version()
     folder = demo_handle._checkpoint.folder()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from engine_goldens import FILE, ROUNDING, answers_of, problem_of
+from few import few
 from tiny_architectures import network
 from tiny_vision import png
 from transformers import PreTrainedTokenizerFast
@@ -87,7 +88,7 @@ def saved(kind: str, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@few("kind", KINDS, kept=3)
 def test_answers_of_an_architecture(kind: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     model = handle_of(saved(kind, tokenizer, tmp_path)).load()
     check(kind, model, [*SCORED, *WRITTEN, *TOO_LONG], pytestconfig)
@@ -117,6 +118,7 @@ def test_answers_about_images(kind: str, vision_folders: dict[str, Path], pytest
     check(f"{kind} with images", handle.load(), requests, pytestconfig)
 
 
+@pytest.mark.long
 @pytest.mark.model
 def test_answers_of_the_demo_model(demo_model: LoadedModel, pytestconfig: pytest.Config) -> None:
     requests = [*SCORED[:2], *WRITTEN[:1], WRITTEN[3]]

@@ -42,6 +42,7 @@ def greedy_tokens(folder: Path, prompt: str, count: int) -> list[int]:
     return ids[start:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_greedy_texts_equal_a_plain_loop(kind: str, batch_size: int, tiny_folders: dict[str, Path], open_tiny: OpenTiny) -> None:
@@ -230,6 +231,7 @@ def test_more_tokens_than_the_context_leaves_are_an_upper_bound(
     assert "3 of 3 requests may have fewer than their max_tokens=32768: the context of 64 tokens" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "way"), [("llama", "rows"), ("gpt2", "rows"), ("gpt2", "padded")])
 def test_a_text_without_a_maximum_ends_by_itself_or_where_the_context_ends(
     kind: str, way: str, tiny_folders: dict[str, Path], open_tiny: OpenTiny, caplog: pytest.LogCaptureFixture

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from few import few
 from tiny_models import OpenTiny, tiny_tokenizer
 from tiny_vision import png
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -82,7 +83,7 @@ evals:
 
 
 @pytest.mark.usefixtures("without_collection")
-@pytest.mark.parametrize("kind", ["llama", "bloom"])
+@few("kind", ["llama", "bloom"], kept=1)
 def test_the_first_model_is_gone_when_the_second_is_loaded(
     kind: str, tiny_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

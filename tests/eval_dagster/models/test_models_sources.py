@@ -276,6 +276,7 @@ def test_the_version_on_a_device_that_is_not_there_cannot_be_told(open_tiny: Ope
         open_tiny(device="cuda").version()
 
 
+@pytest.mark.long
 def test_a_version_needs_no_torch_and_is_the_same_with_it(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
     """What asks for a version alone, as a run does that finds every answer there, does not wait for seconds of imports."""
     script = tmp_path / "versions.py"

@@ -195,6 +195,7 @@ def test_a_missing_variable_is_recorded(tmp_path: Path, monkeypatch: pytest.Monk
     assert recorded(opened)[0]["status"] == "failed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("address", [f"{SECRET}", f"nothing://{SECRET}", f"slack://{SECRET}", f"json:/{SECRET}"])
 def test_a_malformed_address_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("EVALS_HOOK", address)
@@ -210,6 +211,7 @@ def test_words_before_an_address_count_as_one(tmp_path: Path, receiver: Receiver
     assert outcome.deliveries[0].error == "1 of 2 addresses reached; address 1: apprise cannot send to this address"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("statuses", [[200], [500, 200], [404]])
 def test_an_address_is_written_nowhere(
     tmp_path: Path,
@@ -234,6 +236,7 @@ def test_an_address_is_written_nowhere(
     assert receiver.received
 
 
+@pytest.mark.long
 def test_what_reached_nobody_is_sent_after_the_next_notice(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = project(tmp_path)
     monkeypatch.delenv("EVALS_HOOK", raising=False)

@@ -251,6 +251,7 @@ def test_a_first_night_and_no_night_at_all(tmp_path: Path) -> None:
     assert all(target[1:] in first.ids for target in first.targets)
 
 
+@pytest.mark.long
 def test_a_history_has_the_change_points_of_all_suites_wherever_it_is_shown(tmp_path: Path) -> None:
     """Another suite judges the same history, at another level."""
     nights = Nights(tmp_path)
@@ -272,6 +273,7 @@ def test_a_history_has_the_change_points_of_all_suites_wherever_it_is_shown(tmp_
     assert [point.at for point in history.points if point.is_change] == [row["time"] for row in relation]
 
 
+@pytest.mark.long
 def test_what_is_damaged_keeps_nothing_else_from_being_shown(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.run()

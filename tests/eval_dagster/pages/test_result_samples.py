@@ -114,6 +114,7 @@ def test_another_model_can_stand_beside(project: Project) -> None:
     assert {sample["sample_id"]: sample["before"]["text"] for sample in result.samples} == texts
 
 
+@pytest.mark.long
 def test_files_of_scores_that_are_older_than_a_column(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.run()
@@ -146,6 +147,7 @@ def test_a_result_that_is_not_there_is_named(project: Project) -> None:
         collect_samples(project.lake, "capitals", "mine", datetime(2020, 1, 1, tzinfo=UTC))
 
 
+@pytest.mark.long
 def test_deleted_files_of_the_other_result_are_noted(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.run()

@@ -395,6 +395,7 @@ def test_pages_allow_no_script(site: Site) -> None:
     assert site.client.post("/").status_code == 405
 
 
+@pytest.mark.long
 def test_hostile_texts_are_shown_as_texts(tmp_path: Path) -> None:
     """Answers of a model, with a line of a megabyte among them: nothing is markup, and nothing invisible gets through."""
     answers = [*STORABLE, *HALVES, "<u>" + "x" * 1_000_000]

@@ -94,6 +94,7 @@ def test_a_search_tells_what_it_leaves_out(home: Home) -> None:
     assert "The text was searched in ids, subjects, what metrics found alone: the prompts and responses of this result" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("values", "higher_is_better", "refused"),
     [
@@ -156,6 +157,7 @@ def test_cut_off_answers_are_those_of_the_page_of_a_result(home: Home) -> None:
     assert "are no longer in the lake" in home.get("/samples?eval=trivia&model=mine&show=truncated")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [1 / 640, 0.00123], ids=["on edges", "anywhere"])
 def test_each_sample_is_behind_one_point(home: Home, step: float) -> None:
     """In the first case each twentieth value is an edge of a bin."""

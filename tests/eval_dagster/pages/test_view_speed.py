@@ -19,6 +19,7 @@ def test_every_page_on_ten_million_scores_is_quick(tmp_path: Path, monkeypatch: 
     assert slow == {}
 
 
+@pytest.mark.long
 def test_every_page_of_the_benchmark_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, number in (("EVALS", 2), ("MODELS", 4), ("NIGHTS", 3)):
         monkeypatch.setattr(view, name, number)

@@ -43,6 +43,7 @@ def _reports(client: MlflowClient) -> list[str]:
     return [run.info.run_id for run in client.search_runs([experiment.experiment_id], "attributes.run_name = 'nightly · report'")]
 
 
+@pytest.mark.long
 def test_pages_are_kept_and_the_newest_has_a_name(project: Project, result: GateResult) -> None:
     first = write_report(project, result)
     later = replace(result, judged_at=result.judged_at.replace(year=result.judged_at.year + 1), regressions=[])
@@ -138,6 +139,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(project: Project, result: Ga
     assert warning.startswith("no report of nightly: ")
 
 
+@pytest.mark.long
 def test_a_report_needs_no_task_that_can_be_loaded(tmp_path: Path) -> None:
     """One file of a task that cannot be imported, and an eval that evals.yaml no longer has, cost nothing of the page."""
     nights = Nights(tmp_path)

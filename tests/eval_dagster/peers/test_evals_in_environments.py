@@ -120,6 +120,7 @@ def wheel(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_an_environment_is_made_with_the_package_and_git_ignores_it(quiz: QuizEnvironment, tmp_path: Path, wheel: Path) -> None:
     class OfWheel(QuizRegistry):
         DISTRIBUTION = str(wheel)
@@ -130,6 +131,7 @@ def test_an_environment_is_made_with_the_package_and_git_ignores_it(quiz: QuizEn
     assert QuizRegistry().within(tmp_path / made).benchmark("sums", tmp_path).description == "A quiz."
 
 
+@pytest.mark.long
 def test_what_stops_an_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Newer(QuizRegistry):
         PYTHON = "3.99"

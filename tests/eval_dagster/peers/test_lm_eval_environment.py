@@ -239,6 +239,7 @@ def test_names_suites_and_refusals_are_those_of_the_environment(folder: Path) ->
         registry.benchmark("squadv2", folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "lacks"), [("minerva_math_algebra", "antlr4-python3-runtime==4.11"), ("ifeval", "immutabledict")])
 def test_a_task_that_lacks_a_package_names_the_command_that_helps(folder: Path, name: str, lacks: str) -> None:
     with pytest.raises(TaskDefinitionError) as raised:

@@ -123,6 +123,7 @@ def test_examples_are_told_from_the_question_whatever_its_text(folder: Path) -> 
         assert found[Check.EXAMPLES_TELL_GOLD].status is Status.CLEAN
 
 
+@pytest.mark.long
 def test_a_group_of_the_folder_has_its_tasks_as_subjects(folder: Path) -> None:
     partition = _run(_project(folder, both={"task": "tasks/both.yaml"}), "both")
     rows = read_rows(partition.require("task_metrics").path)
@@ -255,6 +256,7 @@ def test_a_file_that_is_no_task(folder: Path) -> None:
         LmEvalRegistry().benchmark("tasks/rows/list.yaml", folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mmlu", "tmmluplus"])
 def test_a_large_group_loads_in_seconds(name: str) -> None:
     benchmark = LmEvalRegistry().benchmark(name, Path())

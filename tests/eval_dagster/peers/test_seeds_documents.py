@@ -282,6 +282,7 @@ def test_the_slip_of_the_first_pattern_is_told(tmp_path: Path) -> None:
     assert "did you mean ' 4'? Let _get_ground_truth return that" in warning
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(6))
 def test_every_choice_of_metrics_of_the_guide_is_computed(tmp_path: Path, number: int) -> None:
     """Each line of METRICS, most of which are comments in the document, on the task with true and false statements."""

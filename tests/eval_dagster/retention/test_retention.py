@@ -369,6 +369,7 @@ def test_the_command_names_what_is_always_spared(tmp_path: Path) -> None:
     assert "current results and judgements" in said
 
 
+@pytest.mark.long
 def test_it_runs_beside_evaluations(home: Home) -> None:
     with ThreadPoolExecutor(1) as pool:
         pruned = pool.submit(lambda: [prune(home.project(), Policy(keep=Keep(count=1), catalogs=NO_CATALOGS)) for _ in range(10)])
@@ -449,6 +450,7 @@ def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home
     assert "found --keep 'ninety'; expected an age in days (90d)" in wrong.stderr
 
 
+@pytest.mark.long
 def test_trials_go_as_a_whole_once_none_of_an_eval_is_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path)
     home.evaluate(wrong=[])

@@ -115,6 +115,7 @@ def test_the_module_bears_the_name_that_is_given(run_program: Run) -> None:
     assert run_program(code, name="program").completed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "exit_code", "trace"),
     [
@@ -143,6 +144,7 @@ def test_an_early_exit_is_no_success(run_program: Run, code: str) -> None:
     assert (result.completed, result.exit_code) == (False, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "code",
     [
@@ -220,6 +222,7 @@ def test_a_loop_without_end_is_killed(run_program: Run) -> None:
     assert time.monotonic() - begin < 90
 
 
+@pytest.mark.long
 def test_a_busy_machine_fails_no_program_and_saves_none(run_program: Run) -> None:
     with busy_processor():
         computing = run_program("import time\nwhile time.process_time() < 0.4: pass", timeout_s=1)
@@ -230,6 +233,7 @@ def test_a_busy_machine_fails_no_program_and_saves_none(run_program: Run) -> Non
     assert [(each.completed, each.ended_by) for each in (sleeping, endless)] == [(False, "timeout")] * 2
 
 
+@pytest.mark.long
 def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(run_program: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_PATIENCE", 2)
     with busy_processor(), pytest.raises(MachineError, match=r"the machine was too busy: of 2 s the program had less than its 1 s"):
@@ -269,6 +273,7 @@ def test_signals_do_not_save_it(run_program: Run) -> None:
     assert (result.ended_by, result.stdout) == ("timeout", "ready\n")
 
 
+@pytest.mark.long
 def test_a_program_of_the_same_user_cannot_interrupt_the_init_process(run_program: Run) -> None:
     code = """
     import os, signal, time

@@ -420,6 +420,7 @@ def test_a_field_of_the_rows_says_what_belongs_together(run: Callable[..., Proje
     assert (micro["value"], macro["value"]) == (pytest.approx(6 / 7), pytest.approx((4 / 5 + 1) / 2))
 
 
+@pytest.mark.long
 def test_what_is_asked_about_one_row_belongs_together(run: Callable[..., Project]) -> None:
     project = run("Twice")
     assert read_rows(project.lake, "select distinct cluster = source_id as same from scores") == [{"same": True}]
@@ -437,6 +438,7 @@ def test_a_misspelt_field_fails_with_the_fields_there_are(open_project: Callable
     assert "n, passage" in failure.message
 
 
+@pytest.mark.long
 def test_several_texts_reach_the_metrics_that_want_them(run: Callable[..., Project]) -> None:
     rows = read_rows(run("Thrice").lake, "select * from metrics where model = 'bad' and subject is null and aggregation != 'macro'")
     found = {row["metric"]: row for row in rows}
@@ -458,6 +460,7 @@ def test_the_tables_show_each_headline_once(run: Callable[..., Project]) -> None
     )
 
 
+@pytest.mark.long
 def test_two_models_are_compared_by_clusters_and_by_what_is_a_mean(run: Callable[..., Project]) -> None:
     project = run()
     [row] = read_rows(project.lake, "select * from paired_difference('good', 'bad')")

@@ -48,6 +48,7 @@ def _exchanges(project: Project) -> Iterator[tuple[Path, Path]]:
         yield from ((one, other) for one, other in pairwise(files) if "=" in one.parent.name and one.read_bytes() != other.read_bytes())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("named")
 def test_verify_names_each_file_that_is_another_one(open_project: Open, tmp_path: Path) -> None:
     for limit in (3, 4):

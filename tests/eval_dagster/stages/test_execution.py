@@ -99,6 +99,7 @@ def test_without_leave_nothing_is_asked_of_the_model(project: Callable[..., Proj
         assert refused.lake.current(relation, "double", "scripted") is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_sandbox")
 @pytest.mark.parametrize("name", ["Double", "Twice"])
 def test_with_leave_programs_are_scored(project: Callable[..., Project], name: str) -> None:
@@ -128,6 +129,7 @@ def test_a_sandbox_that_does_not_start_is_tried_again(project: Callable[..., Pro
     assert run_all(allowed, [("double", "scripted")])[0]["sample_scores", "double"].cached
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "retried"), [(MachineError, True), (OSError, True), (DataError, False)])
 def test_only_what_the_machine_failed_at_is_tried_again(
     project: Callable[..., Project], write: Callable[[str, str], Path], kind: type[Exception], retried: bool

@@ -78,6 +78,7 @@ def errors(project: Project) -> dict[str, str]:
     return {row["place"]: row["error"] for row in rows}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fails", "said"),
     [
@@ -104,6 +105,7 @@ def test_a_row_on_which_a_hook_fails_is_an_error_of_its_sample(
     assert "1 of 6 samples has an error" in results["sample_scores", "quiz"].warnings[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wrong",
     ["return None", "return 5", 'return " perhaps"'],

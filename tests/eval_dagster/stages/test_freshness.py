@@ -275,6 +275,7 @@ def test_errors_that_may_not_come_again_are_asked_again(project: Callable[[str],
     assert not state.is_known
 
 
+@pytest.mark.long
 def test_rows_that_code_brings_are_read_without_a_network(project: Callable[[str], Project], write: Write) -> None:
     fetches = TASK.replace(
         "        def _get_instruction_text",
@@ -315,6 +316,7 @@ def test_a_result_of_an_earlier_release_says_what_it_knows(project: Callable[[st
     write("quiz/test.csv", ROWS)
 
 
+@pytest.mark.long
 def test_time_and_cost_are_by_the_history_of_the_model(project: Callable[[str], Project]) -> None:
     run_all(project(CONFIG), partitions(project(CONFIG)))
     opened = project(CONFIG)

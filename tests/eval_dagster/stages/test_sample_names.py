@@ -83,6 +83,7 @@ def _names(project: Project, relation: str) -> dict[str, str | None]:
     return {row["sample_id"]: row["sample_name"] for row in read_rows(project.lake, f"select * from {relation} {newest}")}
 
 
+@pytest.mark.long
 def test_the_id_field_names_the_samples_in_every_relation(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], asked: Callable[[], list[str]]
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_field_that_no_row_has_is_an_error_that_lists_the_fields(
         assert part in failures[0].message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_field", [False, True])
 def test_the_id_of_a_doc_names_its_question(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], *, has_field: bool

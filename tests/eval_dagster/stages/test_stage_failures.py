@@ -91,6 +91,7 @@ def test_a_gold_answer_that_is_no_choice_fails_its_eval_alone(
     assert ("task_metrics", "arithmetic") in results
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_named_and_made_again_without_a_request(
     open_project: Callable[..., Project],
     write: Callable[[str, str], Path],
@@ -115,6 +116,7 @@ def test_a_damaged_file_is_named_and_made_again_without_a_request(
         assert asked() == [], f"{stage}: the answers are in the cache"
 
 
+@pytest.mark.long
 def test_a_damaged_cache_file_is_named_and_heals_by_deleting_it(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], asked: Callable[[], list[str]]
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_sample_that_the_model_cannot_answer_is_an_error_row_and_a_count(
     assert results["model_outputs", "arithmetic"].file.info.counts["errors"] == row["n_errors"]
 
 
+@pytest.mark.long
 def test_an_error_that_may_pass_is_asked_again(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
@@ -215,6 +218,7 @@ def test_a_row_that_cannot_be_sent_leaves_the_same_question_of_other_rows_alone(
     assert {name: error for name, (_, error) in scores.items()} == prompts
 
 
+@pytest.mark.long
 def test_what_an_answer_took_is_counted_where_its_question_could_be_sent(
     open_project: Callable[..., Project], write: Callable[[str, str], Path]
 ) -> None:

@@ -221,6 +221,7 @@ class Answering(ScriptedHandle, Model):
         return ()
 
 
+@pytest.mark.long
 def test_mutual_information_greediness_and_context_reach_the_metrics(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     def respond(request: Request) -> ModelResponse:
         assert request.unconditioned_prompt == "Answer:"
@@ -297,6 +298,7 @@ def test_the_gold_answer_reaches_post_processing_and_metrics_as_the_task_gave_it
     assert [row["gold"] for row in tables["rendered_prompts"]] == [["7"], ["8"], []]
 
 
+@pytest.mark.long
 def test_one_row_asked_in_two_ways_has_a_score_of_each(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     def respond(request: Request) -> ModelResponse:
         if request.choices is None:
@@ -327,6 +329,7 @@ def of_any_kind(request: Request) -> ModelResponse:
     )
 
 
+@pytest.mark.long
 def test_each_metric_sees_the_answers_of_its_own_sampling_method(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     tables = run("Docs", Answering(of_any_kind))
     found = {row["metric"]: (row["value"], row["n"], row["n_errors"]) for row in tables["task_metrics"]}
@@ -349,6 +352,7 @@ def test_a_perplexity_is_of_the_right_choice_where_no_text_is_asked_for(run: Cal
     assert found == {"accuracy": (pytest.approx(1 / 3), 3), "word_perplexity": (pytest.approx(math.exp(5)), 3)}
 
 
+@pytest.mark.long
 def test_a_metric_of_a_row_sees_only_answers_of_its_kind(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     def respond(request: Request) -> ModelResponse:
         if request.choices is None:
@@ -363,6 +367,7 @@ def test_a_metric_of_a_row_sees_only_answers_of_its_kind(run: Callable[..., dict
     assert all(name.endswith(".1") for name in of_row), "the first question that it scores"
 
 
+@pytest.mark.long
 def test_a_metric_of_a_row_sees_the_answers_to_all_its_questions(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     def respond(request: Request) -> ModelResponse:
         if "+ 3" in request.prompt and request.prompt.startswith("Then"):

@@ -129,6 +129,7 @@ def scored(project: Project, model: str) -> dict[tuple[str, str], tuple[float, i
     return {(row["eval"], row["metric"]): (row["value"], row["n_ties"]) for row in rows}
 
 
+@pytest.mark.long
 def test_a_model_that_knows_nothing_gets_what_a_draw_gets(project: Project) -> None:
     """The correct choice always stands first. Metrics under the names of other packages take the first one, as those packages do."""
     assert scored(project, "equal") == {
@@ -141,6 +142,7 @@ def test_a_model_that_knows_nothing_gets_what_a_draw_gets(project: Project) -> N
     }
 
 
+@pytest.mark.long
 def test_a_model_without_ties_is_scored_as_before(project: Project) -> None:
     found = scored(project, "first")
     assert {name: value for name, (value, _) in found.items() if name[0] != "text" and "Conf" not in name[1]} == {
@@ -159,6 +161,7 @@ def test_a_tie_is_shown_with_its_sample(project: Project) -> None:
     assert {(row["eval"], row["value"], row["explanation"]) for row in rows} >= {("native", 0.5, words), ("pairs", 1.0, words)}
 
 
+@pytest.mark.long
 def test_a_tie_with_the_correct_choice_is_no_confident_error(project: Project) -> None:
     scored(project, "equal")
     assert read_rows(project.lake, "select * from confident_errors where eval = 'native'") == []

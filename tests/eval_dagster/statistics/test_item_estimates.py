@@ -35,6 +35,7 @@ def test_the_error_bar_is_that_of_scipy() -> None:
     assert (ours.n, ours.n_errors, ours.n_clusters) == (200, 0, 200)
 
 
+@pytest.mark.long
 def test_the_interval_covers_the_truth_of_clusters() -> None:
     rng, covered, alone = np.random.default_rng(3), 0, 0
     for _ in range(120):

@@ -38,6 +38,7 @@ def suites() -> Iterator[list[tuple[Comparison, ...]]]:
     gc.unfreeze()
 
 
+@pytest.mark.long
 def test_a_suite_in_which_nothing_changed_seldom_regresses(suites: list[tuple[Comparison, ...]]) -> None:
     alarms, uncorrected = 0, 0
     for suite in suites:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _pytest.mark.structures import ParameterSet
+from few import few
 from scipy import stats
 from simulated_scores import DRAWS, SCENARIOS, Scenario
 
@@ -64,7 +65,7 @@ def test_the_interval_contains_the_truth(number: int) -> None:
         assert scenario.narrowest < measured.ratio < scenario.widest, "the error bar is as wide as the values scatter"
 
 
-@pytest.mark.parametrize("number", _named(number for number, scenario in enumerate(SCENARIOS) if scenario.is_quick))
+@few("number", _named(number for number, scenario in enumerate(SCENARIOS) if scenario.is_quick), kept=10)
 def test_the_interval_contains_the_truth_in_a_fifth_of_the_draws(number: int) -> None:
     scenario, measured = SCENARIOS[number], _measure(number, DRAWS // 5)
     # The standard error of a coverage of 95 % in 400 draws is 1.1 points.

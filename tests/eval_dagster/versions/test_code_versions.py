@@ -382,6 +382,7 @@ def test_all_benchmarks_and_metrics_keep_their_versions_when_everything_is_tidie
     assert {name for name, root in ROOTS.items() if closure_texts(known, [root]) != before[name]} == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(4))
 def test_every_definition_that_a_benchmark_or_a_metric_depends_on_counts(part: int, overlay: dict[str, str]) -> None:
     found = [(definition, name) for definition, name in definitions_of_all().items() if _body(definition.node)]
@@ -413,6 +414,7 @@ def _texts(definition: Definition) -> Iterator[str]:
         yield ast.unparse(definition.node if node.lineno == definition.node.lineno else node)
 
 
+@pytest.mark.long
 def test_no_module_of_this_project_does_anything_when_it_is_imported() -> None:
     """So it need not be read where nothing of it is reached."""
     known = References()

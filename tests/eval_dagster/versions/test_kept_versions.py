@@ -79,6 +79,7 @@ def test_a_damaged_file_counts_as_none(package: Path, content: str) -> None:
     assert KeptVersions(package).find([NAME]) is None
 
 
+@pytest.mark.long
 def test_kept_versions_equal_computed_ones(tmp_path: Path) -> None:
     program = (
         "import json, sys\n"

@@ -90,6 +90,7 @@ def test_a_store_that_fails_and_is_slow(plain: Any, url: str, store: ObjectStore
     assert found == plain
 
 
+@pytest.mark.long
 def test_a_second_machine_computes_nothing_again(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = _evaluate(tmp_path, "here", url, monkeypatch)
     second = _evaluate(tmp_path, "there", url, monkeypatch)

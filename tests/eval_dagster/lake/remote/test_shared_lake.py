@@ -57,6 +57,7 @@ def _samples(lake: Lake, text: str = "x") -> files.LakeFile:
     return lake.write("samples", table_of("samples", [{"eval": "sums", "sample_id": text}]), eval_name="sums", info=info)
 
 
+@pytest.mark.long
 def test_six_writers_on_two_machines_lose_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "datetime", _Clock)
     is_over = threading.Event()
@@ -415,6 +416,7 @@ def test_a_laptop_queries_with_the_url_alone(machine: Machine, store: ObjectStor
     assert list(empty.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_leaderboard_of_the_lake_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

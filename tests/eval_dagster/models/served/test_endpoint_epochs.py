@@ -93,6 +93,7 @@ def failures(outcomes: list[Outcome]) -> list[str]:
     return [each.message for each in outcomes if isinstance(each, StageFailure)]
 
 
+@pytest.mark.long
 def test_a_changed_model_is_noticed_the_same_night_and_named_by_the_gate(night: Night, stub: Stub, tmp_path: Path) -> None:
     assert warnings(night(to_the_end=True)) == set()
     assert asked(stub) == LOOK + 30
@@ -127,6 +128,7 @@ def test_a_changed_model_is_noticed_the_same_night_and_named_by_the_gate(night: 
     assert asked(stub) == LOOK + AGAIN
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("logprobs", ["lists", "none"])
 @pytest.mark.parametrize("third", ["", "a third model"])
 def test_two_changes_on_consecutive_nights_begin_two_epochs(night: Night, stub: Stub, tmp_path: Path, third: str, logprobs: str) -> None:
@@ -251,6 +253,7 @@ def test_two_runs_at_once_begin_one_epoch(night: Night, stub: Stub, tmp_path: Pa
     assert [row["epoch"] for row in looks(tmp_path)] == [0, 0, 1, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_a_kill_between_record_and_file_leaves_the_record(night: Night, stub: Stub, tmp_path: Path) -> None:
     night()
     [file] = (tmp_path / "home" / "endpoints" / "epochs").glob("*.json")

@@ -70,6 +70,7 @@ def asked(home: Path, stub: Stub, wanted: list[Request], **config: Any) -> tuple
     return answers, ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("maximum", [64, None])
 def test_a_cap_of_a_cent_stops_within_one_request(stub: Stub, tmp_path: Path, concurrency: int, maximum: int | None) -> None:
@@ -135,6 +136,7 @@ def begin(process: "subprocess.Popen[str]") -> None:
     process.stdin.flush()
 
 
+@pytest.mark.long
 def test_two_processes_share_the_cap_of_a_day(stub: Stub, tmp_path: Path) -> None:
     stub.change(base_s=0.005)
     running = [process(tmp_path, stub, first, waits=True, concurrency=16, cost_per_day=0.02) for first in (0, 1000)]
@@ -160,6 +162,7 @@ def test_a_second_process_does_not_wait_for_the_end_of_the_first_one(stub: Stub,
     first.communicate()
 
 
+@pytest.mark.long
 def test_the_cap_of_a_run_does_not_wait_for_other_processes(stub: Stub, tmp_path: Path) -> None:
     stub.change(base_s=0.002)
     first = process(tmp_path, stub, 0, concurrency=4, cost_per_day=1)
@@ -172,6 +175,7 @@ def test_the_cap_of_a_run_does_not_wait_for_other_processes(stub: Stub, tmp_path
     first.communicate()
 
 
+@pytest.mark.long
 def test_what_a_killed_process_had_under_way_counts_as_spent(stub: Stub, tmp_path: Path) -> None:
     """A server bills what it answers, also where nobody receives it: the total of all processes stays under the cap."""
     running = process(tmp_path, stub, 0, concurrency=16, cost_per_day=0.02)
@@ -337,6 +341,7 @@ def let_a_day_pass(home: Path) -> None:
         database.execute("update spent set day = date(day, '-1 day')")
 
 
+@pytest.mark.long
 def test_an_eval_with_all_answers_is_evaluated_and_the_others_go_on_the_next_day(stub: Stub, tmp_path: Path) -> None:
     (tmp_path / "evals.yaml").write_text(
         textwrap.dedent(CONFIG.format(base_url=stub.base_url, caps="tokens_per_day: 1500", concurrency=16))
