@@ -84,7 +84,7 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
                 if evaluation.is_over:
                     tags = {**suite_tags(project.home, name), SINCE_TAG: evaluation.since}
                     key = f"{project.home}|{name}|{evaluation.since}"
-                    requests.append(dg.RunRequest(run_key=key, job_name=gate_job_name(name), tags=tags))
+                    requests.append(dg.RunRequest(run_key=key, job_name=gate_job_name(name), tags=tags, partition_key=name))
                 else:
                     waiting.append(f"{name} of {evaluation.since}: {evaluation.n_ended} of {evaluation.planned} runs have ended")
         reason = None if requests else "; ".join(waiting) or "every evaluation that is over was judged"

@@ -25,9 +25,10 @@ def evaluation_definitions(config_path: Path | str | None = None, *, home: Path 
 
         defs = dg.Definitions.merge(own, evaluation_definitions("path/to/evals.yaml"))
 
-    The executor is the other project's. The names of the assets (`dataset_snapshot`, `rendered_prompts`, `model_outputs`,
-    `sample_scores`, `task_metrics`, `leaderboard`, `regressions`), of their sources (`dataset_definition`, `prompt_definition`,
-    `output_definition`, `score_definition`, `metric_definition`) and of the resource (`project`) must be free in that project.
+    The executor is the other project's. These names must be free in that project: of the assets (`dataset_snapshot`, `rendered_prompts`,
+    `model_outputs`, `sample_scores`, `task_metrics`, `leaderboard`, `regressions`), of their sources (`dataset_definition`,
+    `prompt_definition`, `output_definition`, `score_definition`, `metric_definition`, `judgement_definition`), and of the resource
+    (`project`).
 
     Args:
         config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` if not given.

@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from eval_dagster.assets.evaluation import evaluate_all_stages
+from eval_dagster.assets.provenance import REGRESSIONS
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.tags import home_tags, model_tags, suite_tags
 from eval_dagster.config.values import identifier
@@ -26,8 +27,6 @@ if TYPE_CHECKING:  # what `define_asset_job` returns has no public name
 LEADERBOARD_JOB = "refresh_leaderboard"
 EVALUATION_JOB = "evaluate_all"
 ACCEPTING_JOB = "accept_result"
-REGRESSIONS = "regressions"
-"""The asset that gates materialize."""
 _OP = "evaluate_choice"
 _FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 _ACCEPTING_OP = "accept"
@@ -178,7 +177,7 @@ def _accepting(context: dg.OpExecutionContext, config: AcceptedStates, project: 
     for line in lines:
         context.log.info(f"accepted: {line}")
     metadata = {"suite": config.suite, "accepted": "\n".join(lines), "why": visible(config.why), "by": visible(config.by)}
-    yield dg.AssetObservation(asset_key=REGRESSIONS, description=f"accepted: {'; '.join(lines)}", metadata=metadata)
+    yield dg.AssetObservation(asset_key=REGRESSIONS, partition=config.suite, description=f"accepted: {'; '.join(lines)}", metadata=metadata)
 
 
 def _evaluation_job(name: str, description: str, tags: dict[str, str]) -> dg.JobDefinition:

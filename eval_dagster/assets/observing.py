@@ -17,7 +17,16 @@ import dagster as dg
 
 from eval_dagster.assets.instance.instance_store import kept_connections
 from eval_dagster.assets.materializations import materialization
-from eval_dagster.assets.provenance import Event, Provenance, SourceVersions, failed_partitions, newest_events, shown_again
+from eval_dagster.assets.provenance import (
+    REGRESSIONS,
+    Event,
+    Provenance,
+    SourceVersions,
+    failed_partitions,
+    judgement_version,
+    newest_events,
+    shown_again,
+)
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.tags import home_tags
 from eval_dagster.dagster_internals.instances import InstanceRef
@@ -76,8 +85,22 @@ def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval
         n_partitions += 1
     else:
         place = (0, 0)
+        changed += _look_at_suites(instance, project)
     files = [str(project.config_path), *_own_modules(project.folder)]
     return Look(next_model=place[0], next_eval=place[1], n_partitions=n_partitions, changed=changed, files=files, is_busy=is_busy)
+
+
+def _look_at_suites(instance: dg.DagsterInstance, project: Project) -> list[str]:
+    """Report what the gate of each suite would judge now. Returns the suites that were judged before and have other results, as news."""
+    suites = list(project.config.suites)
+    sources, judged = SourceVersions(instance, REGRESSIONS, suites), newest_events(instance, REGRESSIONS, suites)
+    changed = []
+    for suite in suites:
+        version = judgement_version(project, suite)
+        if suite in judged and not sources.is_newest(suite, version):
+            changed.append(f"{REGRESSIONS} {suite}: results")
+        sources.report(suite, version)
+    return changed
 
 
 def _states(

@@ -21,24 +21,29 @@ from eval_dagster.dagster_internals.definitions import (
     get_input_data_version_tag,
     get_input_event_pointer_tag,
 )
+from eval_dagster.project import Project
 from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
-from eval_dagster.stages.partition import STAGES, StageResult, partition_key
-from eval_dagster.versions.hashes import code_version
+from eval_dagster.stages.partition import STAGES, StageResult, partition_key, sound_current
+from eval_dagster.versions.hashes import code_version, stable_hash
 
+REGRESSIONS = "regressions"
+"""The asset that gates materialize."""
 SOURCES: Mapping[str, str] = {
     "dataset_snapshot": "dataset_definition",
     "rendered_prompts": "prompt_definition",
     "model_outputs": "output_definition",
     "sample_scores": "score_definition",
     "task_metrics": "metric_definition",
+    REGRESSIONS: "judgement_definition",
 }
-"""Stage -> the source of what it would be made of now."""
+"""Asset -> the source of what it would be made of now."""
 _MADE_OF = {
     "dataset_snapshot": "The dataset's files, the eval's subjects and splits, and the code that reads rows.",
     "rendered_prompts": "The samples, the task, the examples, the limit, and the model's prompt format and chat template.",
     "model_outputs": "The prompts and the model: weights, engine, settings.",
     "sample_scores": "The prompts, the answers, and the metrics.",
     "task_metrics": "The scores, and the code that aggregates them.",
+    REGRESSIONS: "The results of the suite's evals and models, its baseline and the settings of its gate.",
 }
 _MOST_PARTITIONS = 1000
 """Most partitions of a query."""
@@ -76,9 +81,14 @@ def by_eval_and_model(config: Config) -> dg.PartitionsDefinition[str]:
     )
 
 
-def partitions_of(stage: str, config: Config) -> dg.PartitionsDefinition[str]:
-    """The partitions of a stage, and of its source."""
-    return by_eval(config) if stage == "dataset_snapshot" else by_eval_and_model(config)
+def by_suite(config: Config) -> dg.PartitionsDefinition[str]:
+    """The partitions of `regressions`."""
+    return dg.StaticPartitionsDefinition(list(config.suites))
+
+
+def partitions_of(asset: str, config: Config) -> dg.PartitionsDefinition[str]:
+    """The partitions of a stage or of `regressions`, and of its source."""
+    return by_suite(config) if asset == REGRESSIONS else by_eval(config) if asset == "dataset_snapshot" else by_eval_and_model(config)
 
 
 def source_specs(config: Config) -> list[dg.AssetSpec]:
@@ -179,6 +189,18 @@ class SourceVersions:
             )
             self._newest |= newest_events(self._instance, self._source, [partition], dg.DagsterEventType.ASSET_OBSERVATION)
         return self._newest[partition].storage_id
+
+
+def judgement_version(project: Project, suite: str) -> str:
+    """The version of what a gate judges now: the current results of a suite, and its settings but for its schedule."""
+    settings = project.suite(suite)
+    files = {
+        partition_key(eval_name, model): sound_current(project.lake, STAGES["task_metrics"], eval_name, model)
+        for eval_name in settings.evals
+        for model in settings.models
+    }
+    results = {key: [file.info.version, file.info.fingerprint] if file else None for key, file in files.items()}
+    return stable_hash([results, settings.model_dump(mode="json", include={"evals", "models", "baseline", "gate"})])
 
 
 class Provenance:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -11,16 +11,17 @@ import dagster as dg
 
 from eval_dagster.assets.failed_nights import tell_untold
 from eval_dagster.assets.instance.killed_runs import at_work
-from eval_dagster.assets.jobs import REGRESSIONS, gate_check_name
+from eval_dagster.assets.jobs import gate_check_name
 from eval_dagster.assets.notifications import tell
 from eval_dagster.assets.previews import table_metadata
+from eval_dagster.assets.provenance import REGRESSIONS, SOURCES, SourceVersions, by_suite, input_tags, judgement_version
 from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import Config, SuiteConfig
 from eval_dagster.config.values import identifier
 from eval_dagster.dagster_internals.definitions import RawMetadataValue
-from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError, described
+from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, LockLostError, UsageError, described
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.judgement import unjudged
 from eval_dagster.gate.records import GateResult
@@ -29,11 +30,10 @@ from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.delivery import send_left
 from eval_dagster.pages.report.histories import headline_markdown
-from eval_dagster.pages.report.writing import Report, page_of, report
+from eval_dagster.pages.report.writing import Report, report
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
-from eval_dagster.stages.partition import partition_key
 from eval_dagster.stores.locks import Hold
 from eval_dagster.texts.visible_text import visible
 from eval_dagster.users_code import doing, limited
@@ -62,9 +62,9 @@ _MOST_PICTURES = 8
 
 
 @contextmanager
-def gate_turn(project: Project, suite: str | None) -> Iterator[Hold]:
-    """Wait until no other run judges the suite, or all suites if it is None, and keep others waiting within the block."""
-    name = f"gate {project.place} {suite or ''}"
+def gate_turn(project: Project, suite: str) -> Iterator[Hold]:
+    """Wait until no other run judges the suite, and keep others waiting within the block."""
+    name = f"gate {project.place} {suite}"
     is_done = False
     try:
         with project.locks.hold(name, file=f"locks/gate-{stable_hash(suite)}") as hold:
@@ -107,21 +107,15 @@ def all_rows(results: Sequence[GateResult]) -> dict[str, dg.TableMetadataValue]:
     return {"all_results": table_metadata(rows)} if rows else {}
 
 
-def report_metadata(project: Project, results: Sequence[GateResult], reports: Mapping[str, Report]) -> dict[str, RawMetadataValue]:
-    """The page of each suite's report, its run in MLflow, and its page of `view` if that can be reached."""
-    nights = {result.suite: project.addresses.night(result.suite, result.judged_at.isoformat()) for result in results}
-    metadata: dict[str, RawMetadataValue] = {
-        f"night_{identifier(suite)}": dg.MetadataValue.url(url) for suite, url in nights.items() if url
+def report_metadata(project: Project, result: GateResult, written: Report) -> dict[str, RawMetadataValue]:
+    """The page of the suite's report, its run in MLflow, and its page of `view` if that can be reached."""
+    name = identifier(result.suite)
+    url = project.addresses.night(result.suite, result.judged_at.isoformat())
+    return {
+        **({f"night_{name}": dg.MetadataValue.url(url)} if url else {}),
+        **({f"report_{name}": dg.MetadataValue.path(str(written.page))} if written.page else {}),
+        **({f"report_{name}_in_mlflow": dg.MetadataValue.url(written.mlflow_link)} if written.mlflow_link else {}),
     }
-    for result in results:
-        if result.suite not in reports and (page := page_of(project, result)).exists():  # judged by an earlier run
-            metadata[f"report_{identifier(result.suite)}"] = dg.MetadataValue.path(str(page))
-    for suite, written in reports.items():
-        if written.page:
-            metadata[f"report_{identifier(suite)}"] = dg.MetadataValue.path(str(written.page))
-        if written.mlflow_link:
-            metadata[f"report_{identifier(suite)}_in_mlflow"] = dg.MetadataValue.url(written.mlflow_link)
-    return metadata
 
 
 def history_metadata(project: Project, result: GateResult) -> dict[str, dg.MarkdownMetadataValue]:
@@ -141,68 +135,65 @@ def _shown(row: Regression) -> dict[str, object]:
 
 
 def gate_asset(config: Config) -> dg.AssetsDefinition:
-    """Define `regressions`. Results of evals and models in no suite do not make it stale."""
-    cells = dict.fromkeys(
-        partition_key(eval_name, model) for suite in config.suites.values() for eval_name in suite.evals for model in suite.models
-    )
-    judged = dg.SpecificPartitionsPartitionMapping(list(cells))
+    """Define `regressions`, partitioned by suite. Its source says what a gate would judge: results in no suite make nothing stale."""
 
     @dg.asset(
         name=REGRESSIONS,
-        deps=[dg.AssetDep("task_metrics", partition_mapping=judged)],
-        description="Compares every suite, or the suite in the run's tag, with its baseline. Query it as `regressions`.",
+        partitions_def=by_suite(config),
+        deps=[dg.AssetDep("task_metrics", partition_mapping=dg.SpecificPartitionsPartitionMapping([])), SOURCES[REGRESSIONS]],
+        description="Compares a suite with its baseline. Query it as `regressions`.",
         group_name="results",
         kinds={"duckdb", "sql"},
     )
     def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
         """Judge, publish, write the report, and send notifications."""
-        opened = project.open(context.instance)
-        asked, tag = context.run.tags.get(SUITE_TAG), context.run.tags.get(SINCE_TAG)
-        with at_work(context.op_execution_context, opened.home), gate_turn(opened, asked) as turn:
-            evaluation = find_evaluation(context.instance, opened, asked, tag) if asked and tag else None
-            judged = judged_before(context.instance, opened, context.run)
+        opened, suite = project.open(context.instance), context.partition_key
+        # A job's tags name its suite. A person can choose another one, on the page of the job or of the asset.
+        is_launched = context.run.tags.get(SUITE_TAG) == suite
+        if not is_launched and SUITE_TAG in context.run.tags:
+            context.log.warning(f"judging {suite}; this job has the check of {context.run.tags[SUITE_TAG]} alone")
+        tag = context.run.tags.get(SINCE_TAG) if is_launched else None
+        with at_work(context.op_execution_context, opened.home), gate_turn(opened, suite) as turn:
+            evaluation = find_evaluation(context.instance, opened, suite, tag) if tag else None
+            judged = judged_before(context.instance, opened, context.run) if is_launched else None
             # If a part was evaluated, the rest of the suite is judged by its last results.
             since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
+            version = judgement_version(opened, suite)
+            event = SourceVersions(context.instance, REGRESSIONS, [suite]).report(suite, version)
+            error: Exception | None = None
             with use_reporter(reporter_for(context)):
-                suites = [asked] if asked else list(opened.config.suites)
-                results, errors = ([judged], {}) if judged else _judge(opened, suites, context.run.run_id, since)
+                result, error = (judged, None) if judged else _judge(opened, suite, context.run.run_id, since)
             damages = [] if judged else publish(opened.lake)
             if turn.regain():
-                judged = judged or judged_before(context.instance, opened, context.run)
+                judged = judged or (judged_before(context.instance, opened, context.run) if is_launched else None)
             runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
-            reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
-            # Notify for runs of one suite only: these are nightly or scripted. A person who materializes the asset sees the result.
-            is_told = asked is not None and judged is None
-            told = [
-                words
-                for each in results
-                if is_told
-                for words in tell(context.instance, opened, each, runs, reports[each.suite], night=night_of(tag))
-            ]
-            if asked is not None:  # and what was left of earlier nights
-                while words := tell_untold(context.instance, opened, asked, judged_only=True):
+            written = report(opened, result, run_ids=[run.run_id for run in runs])
+            # Notify for runs of the suite's jobs: these are nightly or scripted. A person who materializes the asset sees the result.
+            is_told = is_launched and judged is None
+            told = list(tell(context.instance, opened, result, runs, written, night=night_of(tag))) if is_told else []
+            if is_launched:  # and what was left of earlier nights
+                while words := tell_untold(context.instance, opened, suite, judged_only=True):
                     told += [words]
-                told += [f"{each.title}: {each.words()}" for each in send_left(opened, suites=[asked], is_patient=bool(told))]
-            pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
-        shown, damaged = _with_others(opened, results)
-        warnings = [visible(text) for text in [*damages, *damaged, *_warnings(results), *_warnings(reports.values())]]
+                told += [f"{each.title}: {each.words()}" for each in send_left(opened, suites=[suite], is_patient=bool(told))]
+            pictures = history_metadata(opened, result)
+        warnings = [visible(text) for text in [*damages, *result.warnings, *written.warnings]]
         for warning in warnings:
             context.log.warning(warning)
-        for suite, error in errors.items():
+        if error is not None:
             context.log.error(f"the suite {suite} was not judged: {visible(str(error))}")
-        if errors:
-            raise next(iter(errors.values()))
+            raise error
         return dg.MaterializeResult(
             metadata={
-                **result_metadata(shown),
-                **all_rows(shown),
-                **report_metadata(opened, shown, reports),
+                **result_metadata([result]),
+                **all_rows([result]),
+                **report_metadata(opened, result, written),
                 **({"notices": visible("\n".join(told))} if told else {}),
                 **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
                 **pictures,
-                "dagster/row_count": sum(len(result.regressions) for result in shown),
+                "dagster/row_count": len(result.regressions),
             },
-            data_version=dg.DataVersion(_version(shown)),
+            data_version=dg.DataVersion(_version(result)),
+            tags=input_tags(SOURCES[REGRESSIONS], version, event),
         )
 
     return regressions
@@ -222,7 +213,8 @@ def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
         result = current_result(project.open().lake, name)
         if result is None:
             fails = dg.AssetCheckSeverity.ERROR if suite.gate.severity == "error" else dg.AssetCheckSeverity.WARN
-            return dg.AssetCheckResult(passed=False, severity=fails, description="not judged yet: materialize the asset `regressions`")
+            advice = f"not judged yet: materialize the partition {name} of the asset `regressions`"
+            return dg.AssetCheckResult(passed=False, severity=fails, description=advice)
         return dg.AssetCheckResult(
             passed=result.is_green,
             severity=dg.AssetCheckSeverity.ERROR if result.is_failed else dg.AssetCheckSeverity.WARN,
@@ -233,49 +225,28 @@ def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
     return check
 
 
-def _judge(project: Project, suites: Sequence[str], run_id: str, since: datetime | None) -> tuple[list[GateResult], dict[str, Exception]]:
-    """The judgements of the suites, and the errors of those whose gate failed. Falls of served models are confirmed.
+def _judge(project: Project, suite: str, run_id: str, since: datetime | None) -> tuple[GateResult, Exception | None]:
+    """The judgement of a suite, and the error if its gate failed. Falls of served models are confirmed.
 
     A suite whose gate fails is judged as incomplete, so that the judgement before does not stand for this one.
     """
-    results: list[GateResult] = []
-    errors: dict[str, Exception] = {}
-    for name in suites:  # one after the other, because fresh answers can take hours
-        try:
-            with doing(f"the gate of the suite {name}"), limited(project.config.code_timeout):
-                results.append(judge_and_confirm(project, name, run_id=run_id, since=since))
-        except (LakeUnreachableError, LockLostError):
-            raise
-        except Exception as error:  # the boundary between one suite and the next
-            errors[name] = error
-            reason = str(error) if isinstance(error, EvalDagsterError) else described(error)
-            results.append(unjudged(project, name, run_id=run_id, reason=reason))
-        write_result(project.lake, results[-1])
-    return results, errors
+    error: Exception | None = None
+    try:
+        with doing(f"the gate of the suite {suite}"), limited(project.config.code_timeout):
+            result = judge_and_confirm(project, suite, run_id=run_id, since=since)
+    except (LakeUnreachableError, LockLostError):
+        raise
+    except Exception as caught:  # of users' code, or of the gate itself
+        error = caught
+        reason = str(error) if isinstance(error, EvalDagsterError) else described(error)
+        result = unjudged(project, suite, run_id=run_id, reason=reason)
+    write_result(project.lake, result)
+    return result, error
 
 
-def _with_others(project: Project, results: Sequence[GateResult]) -> tuple[list[GateResult], list[str]]:
-    """The judgements, with the last ones of all other suites, in the order of evals.yaml; and messages on damaged ones."""
-    found = {result.suite: result for result in results}
-    damages: list[str] = []
-    for name in project.config.suites:
-        try:
-            other = None if name in found else current_result(project.lake, name)
-        except LakeError as error:
-            damages.append(f"the last judgement of the suite {name} is not shown: {error}")
-            continue
-        if other is not None:
-            found[name] = other
-    return [found[name] for name in project.config.suites if name in found], damages
-
-
-def _warnings(each: Iterable[GateResult | Report]) -> list[str]:
-    return [warning for one in each for warning in one.warnings]
-
-
-def _version(results: Sequence[GateResult]) -> str:
+def _version(result: GateResult) -> str:
     """Hash of the results without their times."""
-    return stable_hash([[str(value) for value in asdict(row).values()] for result in results for row in result.regressions])
+    return stable_hash([[str(value) for value in asdict(row).values()] for row in result.regressions])
 
 
 def _time(text: str | None) -> datetime | None:

@@ -86,7 +86,7 @@ def test_every_stage_is_an_asset_with_what_the_ui_shows(project: Project) -> Non
     for upstream, downstream in pairwise(chain):
         source = SOURCES.get(downstream.key.to_user_string())
         assert downstream.parent_keys == {upstream.key, *([dg.AssetKey(source)] if source else [])}
-    assert graph.get(dg.AssetKey("regressions")).parent_keys == {dg.AssetKey("task_metrics")}
+    assert graph.get(dg.AssetKey("regressions")).parent_keys == {dg.AssetKey("task_metrics"), dg.AssetKey("judgement_definition")}
     assert not any(node.code_version for node in graph.asset_nodes), "the sources have it, for each partition"
 
 

@@ -90,10 +90,13 @@ def test_a_click_on_an_asset_makes_all_that_it_needs(workspace: WorkspaceProcess
 @pytest.mark.long
 def test_the_launchpad_accepts_what_a_gate_judged(workspace: WorkspaceProcessContext) -> None:
     assert launch(workspace, job="suite_nightly", runConfigData="{}").status is dg.DagsterRunStatus.SUCCESS
-    assert launch(workspace, job="gate_nightly", runConfigData="{}").status is dg.DagsterRunStatus.SUCCESS
+    tags = [{"key": "dagster/partition", "value": "nightly"}]
+    gate = launch(workspace, job="gate_nightly", runConfigData="{}", executionMetadata={"tags": tags})
+    assert gate.status is dg.DagsterRunStatus.SUCCESS
     given = {"suite": "nightly", "why": "the anchor of its drift", "by": "Ada", "evals": ["one"]}
     run = launch(workspace, job=ACCEPTING_JOB, runConfigData=json.dumps({"ops": {"accept": {"config": given}}}))
     assert run.status is dg.DagsterRunStatus.SUCCESS
     [record] = workspace.instance.fetch_observations(dg.AssetKey("regressions"), limit=1).records
     assert record.asset_observation is not None
     assert record.asset_observation.metadata["by"].value == "Ada"
+    assert record.asset_observation.partition == "nightly"

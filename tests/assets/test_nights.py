@@ -46,7 +46,7 @@ def test_the_gate_waits_for_every_run_of_a_tick_however_it_ends(nights: Nights) 
     [request] = nights.sense()
     assert isinstance(request, dg.RunRequest)
     assert request.job_name == "gate_nightly"
-    assert request.tags[SUITE_TAG] == "nightly"
+    assert request.partition_key == request.tags[SUITE_TAG] == "nightly"
     assert request.tags[SINCE_TAG] == FIRST.isoformat() == runs[0].tags[SINCE_TAG]
     assert request.run_key == nights.sense()[0].run_key, "the daemon starts one run a key, also where it is killed in between"
 

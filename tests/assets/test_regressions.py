@@ -183,28 +183,33 @@ def test_an_evaluation_is_judged_and_told_once_though_its_gate_is_started_twice(
 
 
 @pytest.mark.long
-def test_materialized_by_hand_it_judges_every_suite(project: Project) -> None:
+@pytest.mark.parametrize("job_name", [None, "gate_lenient"])
+def test_a_person_has_a_suite_judged_by_its_partition(project: Project, job_name: str | None) -> None:
+    """On the page of the asset, or on the page of the gate's job, which offers the partitions of all suites."""
     _night(project, "strict")
     _night(project, "strict", error="right % 3 == 0")
     with open_instance(project.home) as instance:
-        job = build_definitions(project).resolve_implicit_global_asset_job_def()
-        result = job.execute_in_process(instance=instance, asset_selection=[REGRESSIONS], raise_on_error=False)
+        definitions = build_definitions(project)
+        job = definitions.resolve_job_def(job_name) if job_name else definitions.resolve_implicit_global_asset_job_def()
+        result = job.execute_in_process(
+            instance=instance, asset_selection=None if job_name else [REGRESSIONS], partition_key="strict", raise_on_error=False
+        )
         latest = instance.get_latest_materialization_event(REGRESSIONS)
-    assert not result.success
-    checks = _checks(project, result.run_id)
-    assert {name: evaluation.passed for name, evaluation in checks.items()} == {
-        "nothing_regressed_in_strict": False,
-        "nothing_regressed_in_lenient": False,
-    }
+        assert instance.get_materialized_partitions(REGRESSIONS) == {"strict"}
+    # A gate's job has the check of its own suite alone, which is not to be failed.
+    assert result.success == (job_name is not None)
+    checks = {name: evaluation.passed for name, evaluation in _checks(project, result.run_id).items()}
+    own = {} if job_name else {"nothing_regressed_in_strict": False}
+    assert checks == {"nothing_regressed_in_lenient": False, **own}
     assert latest is not None
     materialization = latest.asset_materialization
     assert materialization is not None
-    assert materialization.metadata["dagster/row_count"].value == 5
-    assert materialization.metadata["n_regressed"].value == 2
+    assert materialization.metadata["dagster/row_count"].value == 4
+    assert materialization.metadata["n_regressed"].value == 1
     assert "strict: " in str(materialization.metadata["summary"].value)
-    assert {row.data["suite"] for row in materialization.metadata["all_results"].records} == {"strict", "lenient"}
+    assert {row.data["suite"] for row in materialization.metadata["all_results"].records} == {"strict"}
     rows = read_rows(project.lake, "select suite, verdict, count(*) as n from regressions group by all order by all")
-    assert [(row["suite"], row["n"]) for row in rows if row["verdict"] == "regressed"] == [("lenient", 1), ("strict", 1)]
+    assert [(row["suite"], row["n"]) for row in rows if row["verdict"] == "regressed"] == [("strict", 1)]
 
 
 def test_a_check_alone_reads_what_was_judged(project: Project) -> None:
@@ -286,7 +291,7 @@ def _released(project: Project, folder: Path) -> tuple[bool, bool]:
         merged = dg.Definitions.merge(build_definitions(_open(folder)), dg.Definitions(assets=[promoted]))
         job = merged.resolve_implicit_global_asset_job_def()
         selection = [REGRESSIONS, dg.AssetKey("promoted")]
-        result = job.execute_in_process(instance=instance, asset_selection=selection, raise_on_error=False)
+        result = job.execute_in_process(instance=instance, asset_selection=selection, partition_key="strict", raise_on_error=False)
     return bool(released), result.success
 
 
@@ -316,17 +321,19 @@ def test_no_asset_downstream_is_released_by_a_suite_that_is_incomplete(project: 
 
 
 @pytest.mark.long
-def test_every_suite_is_shown_whichever_was_judged_last(project: Project) -> None:
+def test_every_suite_is_a_partition(project: Project) -> None:
     _night(project, "strict")
-    _night(project, "strict", error="right % 3 == 0")
+    worse = _night(project, "strict", error="right % 3 == 0")
     last = _night(project, "lenient", error="right % 3 == 0")
-    metadata = _materialized(project, last.run_ids[-1])
-    assert str(metadata["outcome"].value) == "strict: regressed\nlenient: regressed"
-    assert [line.partition(":")[0] for line in str(metadata["summary"].value).splitlines()] == ["strict", "lenient"]
-    assert {row.data["suite"] for row in metadata["all_results"].records} == {"strict", "lenient"}
-    assert metadata["dagster/row_count"].value == 5
-    assert {"report_strict", "report_lenient"} <= metadata.keys()
-    assert list(_checks(project, last.run_ids[-1])) == ["nothing_regressed_in_lenient"]
+    for suite, run, n_rows in (("strict", worse, 4), ("lenient", last, 1)):
+        metadata = _materialized(project, run.run_ids[-1])
+        assert str(metadata["outcome"].value) == f"{suite}: regressed"
+        assert {row.data["suite"] for row in metadata["all_results"].records} == {suite}
+        assert metadata["dagster/row_count"].value == n_rows
+        assert f"report_{suite}" in metadata
+        assert list(_checks(project, run.run_ids[-1])) == [f"nothing_regressed_in_{suite}"]
+    with open_instance(project.home) as instance:
+        assert instance.get_materialized_partitions(REGRESSIONS) == {"strict", "lenient"}
 
 
 def test_a_gate_that_fails_is_no_green_night_of_before(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +349,12 @@ def test_a_gate_that_fails_is_no_green_night_of_before(project: Project, monkeyp
     monkeypatch.setattr("eval_dagster.assets.regressions.judge_and_confirm", failing)
     with open_instance(project.home) as instance:
         job = build_definitions(project).resolve_implicit_global_asset_job_def()
-        assert not job.execute_in_process(instance=instance, asset_selection=[REGRESSIONS], raise_on_error=False).success
+        ended = {
+            suite: job.execute_in_process(instance=instance, asset_selection=[REGRESSIONS], partition_key=suite, raise_on_error=False)
+            for suite in ("strict", "lenient")
+        }
+    assert [event.step_key for event in ended["strict"].all_events if event.is_step_failure] == ["regressions"]
+    assert not [event for event in ended["lenient"].all_events if event.is_step_failure and event.step_key == "regressions"]
     strict, lenient = current_result(project.lake, "strict"), current_result(project.lake, "lenient")
     assert strict is not None
     assert lenient is not None

@@ -158,7 +158,7 @@ def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder
 
 
 def _take_asset_graph(page: Page, ui: RunningUi, folder: Path) -> None:
-    page.set_viewport_size({"width": 1640, "height": 470})
+    page.set_viewport_size({"width": 2000, "height": 900})
     page.goto(f"{ui.dagster}/asset-groups/")
     page.get_by_label("unfold_more").first.wait_for()
     page.get_by_role("button").filter(has=page.get_by_label("panel_show_right")).last.click()
@@ -166,7 +166,7 @@ def _take_asset_graph(page: Page, ui: RunningUi, folder: Path) -> None:
     page.keyboard.press("Alt+e")
     for asset in ASSETS:
         expect(page.get_by_text(asset, exact=True).first).to_be_visible()
-    expect(page.get_by_text("% filled")).to_have_count(len(ASSETS) - 2)  # leaderboard and regressions have no partitions
+    expect(page.get_by_text("% filled")).to_have_count(2 * (len(ASSETS) - 1))  # with their sources; leaderboard has no partitions
     expect(page.get_by_text("Loading")).to_have_count(0)
     expect(page.get_by_label("sensor", exact=True).first).to_be_visible()  # of the leaderboard; the gates have one, too
     page.wait_for_function("[...document.images].every(image => image.complete)")

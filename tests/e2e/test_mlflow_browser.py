@@ -82,6 +82,7 @@ def opened(page: Page, mlflow: str) -> Page:
     return page
 
 
+@pytest.mark.long
 def test_the_table_of_runs_has_the_score_of_each_eval_in_the_same_columns(opened: Page, mlflow: str, project: Project) -> None:
     opened.set_viewport_size({"width": 2000, "height": 800})  # columns out of view are not drawn
     [experiment] = {run.split("/")[-3] for run in _links(project).values()}

@@ -90,6 +90,7 @@ def test_the_first_screen_shows_the_runs_of_the_command(ui: RunningUi, page: Pag
     assert _stale(ui) == {}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_suite_launched_by_a_click_is_evaluated_whole_and_judged(ui: RunningUi, page: Page, tmp_path: Path) -> None:
     before = {run["runId"] for run in _runs(ui)}

@@ -17,6 +17,7 @@ from eval_dagster.assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, chosen, ga
 from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import JUDGED_BY_TAG, MACHINE_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
 from eval_dagster.assets.workspace import code_location
+from eval_dagster.dagster_internals.definitions import PARTITION_NAME_TAG
 from eval_dagster.dagster_internals.instances import (
     SINGLETON_REPOSITORY_NAME,
     InMemoryJob,
@@ -57,7 +58,7 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
         summary.add(run(suite_job_name(suite) if suite else EVALUATION_JOB, choice, model_tags(project.config, models)))
         summary.add(run(LEADERBOARD_JOB, {}))
         if suite:
-            judged = run(gate_job_name(suite), {})
+            judged = run(gate_job_name(suite), {}, {PARTITION_NAME_TAG: suite})
             summary.add_gate(judged, result_of_run(project.lake, suite, judged.run_id))
     return summary
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import dagster as dg
 
-from eval_dagster.assets.jobs import REGRESSIONS
 from eval_dagster.assets.materializations import CURRENT
+from eval_dagster.assets.provenance import REGRESSIONS
 from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult
 

@@ -116,6 +116,7 @@ def test_a_name_that_is_bound_to_this_machine_reaches_nothing(ui: RunningUi, sta
         assert "names the host 'evil.example:" in page.content()
 
 
+@pytest.mark.long
 def test_daemon_and_code_location_are_served_too(ui: RunningUi) -> None:
     """As by `dagster dev`: the daemon beats, and the code is loaded anew without a restart."""
     health = "{ instance { daemonHealth { allDaemonStatuses { daemonType healthy required } } } }"
