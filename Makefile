@@ -12,10 +12,10 @@ PYTHON ?= python3
 # driver, unless pip has an index of its own, such as a mirror, which then decides.
 TORCH ?= auto
 TORCH_CPU ?= https://download.pytorch.org/whl/cpu
-# Of the tests; a file of them is the work of one. Many wait for servers and clocks, so four gain even on two cores; the longest come
-# first. Each computes on one core, since those that compute on the same cores wait for each other.
-WORKERS ?= 4
-# They start hundreds of processes, which find bytecode and versions of code where some environments forbid to write them.
+# pytest workers; one worker runs a whole test file. Many tests wait for servers and clocks, so five workers help even on two cores. Long
+# files start first. Each worker uses one core.
+WORKERS ?= 5
+# Tests start hundreds of processes. They need bytecode caching, which some environments disable.
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin

@@ -158,7 +158,7 @@ def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder
 
 
 def _take_asset_graph(page: Page, ui: RunningUi, folder: Path) -> None:
-    page.set_viewport_size({"width": 2000, "height": 900})
+    page.set_viewport_size({"width": 2000, "height": 800})
     page.goto(f"{ui.dagster}/asset-groups/")
     page.get_by_label("unfold_more").first.wait_for()
     page.get_by_role("button").filter(has=page.get_by_label("panel_show_right")).last.click()
