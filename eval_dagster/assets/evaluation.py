@@ -10,7 +10,7 @@ import dagster as dg
 
 from eval_dagster import pipeline
 from eval_dagster.assets.instance.killed_runs import at_work
-from eval_dagster.assets.materializations import announce, report
+from eval_dagster.assets.materializations import Planned, report
 from eval_dagster.assets.previews import leaderboard_rows, markdown_table
 from eval_dagster.assets.provenance import SOURCES, by_eval, by_eval_and_model
 from eval_dagster.assets.resources import ProjectResource, library_log, reporter_for
@@ -19,6 +19,7 @@ from eval_dagster.dagster_internals.definitions import RawMetadataValue
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import catalog_path
+from eval_dagster.progress.reporting import tell_making
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, partition_key
 from eval_dagster.texts.visible_text import visible
@@ -80,21 +81,24 @@ def evaluate_all_stages(
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Evaluate (eval, model) partitions from dataset to metrics, in a step that does not belong to the assets.
 
-    Dagster shows the partitions in progress, and as failed if they are not materialized, as it does for a step of the assets.
+    Dagster shows a partition in progress from when it is made on, and as failed if it is not materialized. Current ones have no event.
     """
-    keys = [partition_key(eval_name, model) for eval_name, model in partitions]
-    evals = list(dict.fromkeys(eval_name for eval_name, _ in partitions))
-    announce(context, {"dataset_snapshot": evals, **dict.fromkeys(STAGE_ASSETS, keys)})
-    yield from _evaluate(context, project, partitions, STAGE_ASSETS)
+    planned = Planned(context)
+    with tell_making(planned):
+        yield from _evaluate(context, project, partitions, STAGE_ASSETS, planned)
 
 
 def _evaluate(
-    context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]], stages: Collection[str]
+    context: dg.OpExecutionContext,
+    project: Project,
+    partitions: Collection[tuple[str, str]],
+    stages: Collection[str],
+    planned: Planned | None = None,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     outcomes = pipeline.evaluate(project, partitions, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context))
     with at_work(context, project.home), library_log(context.log):
         keys = [partition_key(*each) for each in partitions]
-        yield from report(context, outcomes, keys, config=project.config, lake=project.lake)
+        yield from report(context, outcomes, keys, config=project.config, lake=project.lake, planned=planned)
 
 
 def _specs(config: Config) -> list[dg.AssetSpec]:

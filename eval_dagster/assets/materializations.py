@@ -1,7 +1,6 @@
 """Outcomes of stages as Dagster events, with the metadata that Dagster shows."""
 
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -28,31 +27,25 @@ CURRENT = "current_partitions"
 """The metadata of an observation with the number of partitions that a step found current."""
 _MOST_NAMES = 1000
 """Most partitions that an observation names."""
-_MOST_EVENTS = 1000
-"""Most events that are stored in one transaction."""
 
 
-def announce(context: dg.OpExecutionContext, partitions: Mapping[str, Sequence[str]]) -> None:
-    """Log the planned partitions of a step by asset, as Dagster does for a run of assets."""
-    step = context.get_step_execution_context().step.key
-    planned = [AssetMaterializationPlannedData(dg.AssetKey(asset), partition=key) for asset, keys in partitions.items() for key in keys]
-    events = [DagsterEvent.build_asset_materialization_planned_event(context.job_name, step, each) for each in planned]
-    now = time.time()
-    for start in range(0, len(events), _MOST_EVENTS):
-        context.instance.event_log_storage.store_event_batch(
-            [
-                dg.EventLogEntry(  # type: ignore[no-untyped-call]
-                    user_message="",
-                    level=logging.DEBUG,
-                    job_name=context.job_name,
-                    run_id=context.run_id,
-                    error_info=None,
-                    timestamp=now,
-                    step_key=step,
-                    dagster_event=event,
-                )
-                for event in events[start : start + _MOST_EVENTS]
-            ]
+class Planned:
+    """Logs the partitions that a step makes as planned, each before it is made, as Dagster does for all partitions of a run of assets."""
+
+    def __init__(self, context: dg.OpExecutionContext) -> None:
+        self._context = context
+        self._known: set[tuple[str, str]] = set()
+
+    def __call__(self, stage: str, eval_name: str, model: str | None) -> None:
+        """Log a partition, unless it is logged."""
+        context, partition = self._context, partition_key(eval_name, model)
+        if (stage, partition) in self._known:
+            return
+        self._known.add((stage, partition))
+        planned = AssetMaterializationPlannedData(dg.AssetKey(stage), partition=partition)
+        step = context.get_step_execution_context().step.key
+        context.instance.report_dagster_event(
+            DagsterEvent.build_asset_materialization_planned_event(context.job_name, step, planned), context.run_id, logging.DEBUG
         )
 
 
@@ -63,12 +56,13 @@ def report(
     *,
     config: Config,
     lake: Lake | None = None,
+    planned: Planned | None = None,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Log a materialization for each partition as soon as it is made, and fail at the end if one failed.
 
     Partitions are logged one by one and not as the outcome of the step. So each has its own data version, and is current in Dagster even if
     another one fails or the run is killed. A partition that was current has no event if Dagster shows it so: an observation of each asset
-    has their number. If the step fails, they are logged all the same, since Dagster would show them as failed.
+    has their number. If the step fails and Dagster has planned them, they are logged all the same, since it would show them as failed.
 
     Args:
         context: That of the step.
@@ -76,6 +70,7 @@ def report(
         partitions: The keys of all partitions of the step.
         config: The configuration, which has the partitions of the assets.
         lake: If given, its histories of scores are shown with the metrics.
+        planned: Logs what is made, if Dagster has not planned all partitions of the step.
 
     Raises:
         Failure: At least one partition failed.
@@ -88,6 +83,9 @@ def report(
     for outcome in outcomes:
         if isinstance(outcome, StageFailure):
             failures.append(outcome)
+            if planned is not None:
+                for lost in _lost(outcome, partitions):
+                    planned(*lost)
             (context.log.warning if outcome.is_limited else context.log.error)(visible(_failure_line(outcome)))
             continue
         done += 1
@@ -101,9 +99,19 @@ def report(
         yield materialization(outcome, provenance.tags(outcome), _history(lake, outcome))
     for stage, keys in current.items():
         yield _current(stage, keys, warned[stage])
-        yield from [again for key in keys if failures and (again := shown_again(context.instance, stage, key))]
+        yield from [again for key in keys if failures and planned is None and (again := shown_again(context.instance, stage, key))]
     if failures:
         raise _failed_step(failures, done)
+
+
+def _lost(failure: StageFailure, partitions: Collection[str]) -> Iterator[tuple[str, str, str | None]]:
+    """The stage that failed and those after it, each with its eval and model: Dagster shows all of them as failed."""
+    keys = [key.partition("|") for key in partitions]
+    models = [failure.model] if failure.model else [model for name, _, model in keys if name == failure.eval_name and model]
+    stages = list(STAGES)
+    for stage in stages[stages.index(failure.stage) :]:
+        for model in [None] if stage == "dataset_snapshot" else models:
+            yield stage, failure.eval_name, model
 
 
 def _current(stage: str, partitions: Sequence[str], warnings: Sequence[str]) -> dg.AssetObservation:

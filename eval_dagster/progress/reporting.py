@@ -164,7 +164,27 @@ class SilentReporter(CombinedReporter):
         super().__init__()
 
 
+Making = Callable[[str, str, str | None], None]
+"""Takes the stage, eval and model (null for a dataset) of a file that is about to be made."""
 _current: ContextVar[Reporter] = ContextVar("eval_dagster_reporter")
+_making: ContextVar[Making | None] = ContextVar("eval_dagster_making", default=None)
+
+
+def making(stage: str, eval_name: str, model: str | None = None) -> None:
+    """Say that a stage makes a new file, to whom `tell_making` names."""
+    told = _making.get()
+    if told is not None:
+        told(stage, eval_name, model)
+
+
+@contextmanager
+def tell_making(told: Making) -> Iterator[None]:
+    """Have a function called within the block before each file that is made. New threads do not have it."""
+    token = _making.set(told)
+    try:
+        yield
+    finally:
+        _making.reset(token)
 
 
 def current_reporter() -> Reporter:

@@ -15,6 +15,7 @@ from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_row
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import declared_headline
+from eval_dagster.progress.reporting import making
 from eval_dagster.records import Status
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, ties_finding
@@ -202,6 +203,7 @@ def materialize_metrics(partition: Partition) -> StageResult:
     plan = plan_metrics(partition, scores, warnings)
     if plan.fresh is not None:
         return _result(partition, plan.fresh, cached=True, warnings=warnings)
+    making(_STAGE, partition.eval_name, partition.model)
     scored = read_rows(scores.path)
     rows = metric_rows(partition.task, scored)
     findings = findings_column(require_outputs(partition)[0], rows, scored, partition.task.METRICS)

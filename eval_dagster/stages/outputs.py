@@ -20,7 +20,7 @@ from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_row
 from eval_dagster.lake.tables.columns import Answer, AnswerRow, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import request_of, response_row
 from eval_dagster.models.base import Look
-from eval_dagster.progress.reporting import Reporter
+from eval_dagster.progress.reporting import Reporter, making
 from eval_dagster.project import Project
 from eval_dagster.prompts.rendering import ids_by_count, named
 from eval_dagster.records import ModelResponse, Request
@@ -110,6 +110,8 @@ def materialize_outputs(
             plan = plan_outputs(partition, AskedPrompts.of(prompts), asked.version)
             current = None if plan.fresh is None else _result(partition, plan.fresh, cached=True)
             rows = read_rows(prompts.path) if current is None else []
+            if current is None:
+                making(_STAGE, eval_name, model)
         except LakeUnreachableError:
             raise
         except EvalDagsterError as error:

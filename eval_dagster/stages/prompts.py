@@ -7,6 +7,7 @@ from eval_dagster.errors import DataError, WholeEvalError
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.rows import prompt_row
+from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
@@ -38,6 +39,7 @@ def materialize_prompts(partition: Partition) -> StageResult:
     plan = plan_prompts(partition, rendering, snapshot.info.version)
     current = plan.fresh
     if current is None:
+        making(_STAGE, eval_name, partition.model)
         require_execution(project, eval_name)
         prompts = render_eval(project, eval_name, rendering)
         rows, asked = prompt_rows(partition, prompts)

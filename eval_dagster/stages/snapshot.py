@@ -8,6 +8,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.lake.files import table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.tables.rows import sample_of, sample_row
+from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.partition import Plan, StageResult, sound_current
@@ -29,6 +30,7 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
         plan = plan_snapshot(project, eval_name)
         current = plan.fresh
         if current is None:
+            making("dataset_snapshot", eval_name)
             samples = _read(project, eval_name)
             task, version = project.task(eval_name), _version(samples)
             source = project.reader.source(task)

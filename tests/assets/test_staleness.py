@@ -284,7 +284,8 @@ def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_par
     with open_instance(project.home) as instance:
         events = [entry.dagster_event for entry in instance.all_logs(summary.run_ids[0]) if entry.dagster_event]
     kinds = Counter(event.event_type_value for event in events)
-    assert (kinds["ASSET_OBSERVATION"], kinds["ASSET_MATERIALIZATION"]) == (5, 0)
+    assert kinds["ASSET_OBSERVATION"] == 5
+    assert not [kind for kind in kinds if kind.startswith("ASSET_MATERIALIZATION")], "nor is one planned"
 
 
 def _failed(project: Project) -> set[Cell]:

@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,8 @@ import sqlalchemy as sa
 import yaml
 
 from eval_dagster.dagster_internals.instances import (
-    INDEX_SHARD_NAME,
     SQLITE_BUSY_TIMEOUT_SECONDS,
     InMemoryRunStorage,
-    SqlEventLogStorageTable,
     SqliteEventLogStorage,
     SqliteRunStorage,
 )
@@ -161,7 +159,6 @@ def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
     methods = {
         "_connect": connections.connect,
         "has_table": functools.cache(storage.has_table),
-        "store_event_batch": connections.store_planned,
     }
     vars(storage).update(methods)
     try:
@@ -185,20 +182,6 @@ class _Connections:
         """A connection in a transaction, as the method of Dagster's storage gives it."""
         with self._storage._db_lock, self._kept(shard).begin() as connection:
             yield connection
-
-    def store_planned(self, events: Sequence[dg.EventLogEntry]) -> None:
-        """Store the events of one run about planned materializations in a transaction for each file. Others are stored one by one."""
-        storage, planned = self._storage, dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
-        if len({event.run_id for event in events}) != 1 or any(event.dagster_event_type is not planned for event in events):
-            for event in events:
-                storage.store_event(event)
-            return
-        newest = {event.get_dagster_event().asset_key: event for event in events}
-        for shard in (events[0].run_id, INDEX_SHARD_NAME):
-            with self.connect(shard) as connection:
-                connection.execute(SqlEventLogStorageTable.insert(), [storage._event_to_row(event) for event in events])
-                for event in newest.values() if shard == INDEX_SHARD_NAME else ():
-                    storage._store_asset_event(connection, event, 0)  # the id is not stored for planned ones
 
     def close(self) -> None:
         """Close all connections."""

@@ -12,13 +12,11 @@ from served_nights import ServedNights
 from served_numbers import answers, chances, unlucky
 from servers.stub import Stub, stub_server
 
-from eval_dagster.assets import regressions
-from eval_dagster.errors import UsageError
 from eval_dagster.gate import confirmation
 from eval_dagster.gate.confirmation import confirm
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import accept, current_result, read_judgement, write_result
+from eval_dagster.gate.results import accept, read_judgement, write_result
 from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
@@ -242,13 +240,6 @@ def test_a_judgement_follows_one_that_was_written_meanwhile(nights: ServedNights
     monkeypatch.setattr(confirmation, "confirm", slow)
     found = confirmation.judge_and_confirm(project, "nightly", run_id="slow")
     assert found.judged_at > others[0].judged_at
-
-
-def test_a_judgement_is_written_before_the_next_suite_is_judged(nights: ServedNights) -> None:
-    project = nights.evaluate()
-    with pytest.raises(UsageError):
-        regressions._judge(project, ["nightly", "missing"], "gate", None)
-    assert current_result(project.lake, "nightly") is not None
 
 
 def test_a_judgement_without_these_columns_can_be_read(tmp_path: Path) -> None:
