@@ -19,6 +19,7 @@ import dagster as dg
 
 from eval_dagster.assets.instance.killed_runs import end_dead_runs
 from eval_dagster.assets.jobs import chosen, gate_job_name, suite_job_name
+from eval_dagster.assets.observing import Asked, Look
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.runs.suite_evaluations import unjudged, why_busy
@@ -104,20 +105,20 @@ def definitions_sensor(context: dg.SensorEvaluationContext, project: ProjectReso
     known = _Looked(**json.loads(context.cursor)) if context.cursor else _Looked()
     if time.time() < known.rest_until and known.stamp == _stamp(known.files):
         return dg.SensorResult(skip_reason="no file changed since the last look", cursor=context.cursor)
-    asked = {
-        "instance": dg.serialize_value(context.instance.get_ref()),
-        "config_path": project.config_path,
-        "home": project.home,
-        "model": known.next_model,
-        "eval": known.next_eval,
-        "seconds": _LOOK_S,
-    }
+    asked = Asked(
+        instance=dg.serialize_value(context.instance.get_ref()),
+        config_path=project.config_path,
+        home=project.home,
+        model=known.next_model,
+        eval_=known.next_eval,
+        seconds=_LOOK_S,
+    )
     began = time.time()
     stamp = _stamp(known.files)
     try:
         process = subprocess.run(
             [sys.executable, "-m", "eval_dagster.assets.observing"],
-            input=json.dumps(asked),
+            input=json.dumps(asdict(asked)),
             capture_output=True,
             text=True,
             timeout=_LONGEST_LOOK_S,
@@ -128,23 +129,24 @@ def definitions_sensor(context: dg.SensorEvaluationContext, project: ProjectReso
     lines = process.stdout.splitlines()
     if process.returncode or not lines:
         raise RuntimeError(f"the look at what a run would make failed (exit status {process.returncode}): {process.stderr[-_MOST_STDERR:]}")
-    found = json.loads(lines[-1])
-    if "problem" in found:
-        return dg.SensorResult(skip_reason=f"cannot tell: {visible(found['problem'])}", cursor=context.cursor)
+    answer = json.loads(lines[-1])
+    if "problem" in answer:
+        return dg.SensorResult(skip_reason=f"cannot tell: {visible(answer['problem'])}", cursor=context.cursor)
+    found = Look(**answer)
     seconds = known.seconds + time.time() - began
-    is_over = not found["is_busy"] and found["next_model"] == found["next_eval"] == 0
+    is_over = found.next_model == found.next_eval == 0
     looked = _Looked(
-        next_model=found["next_model"],
-        next_eval=found["next_eval"],
+        next_model=found.next_model,
+        next_eval=found.next_eval,
         seconds=0.0 if is_over else seconds,
         rest_until=time.time() + _REST * seconds if is_over else 0.0,
-        files=found["files"],
+        files=found.files,
         # A file that changed within the look is looked at again.
-        stamp=stamp if known.files == found["files"] else _stamp(found["files"], before=began),
+        stamp=stamp if known.files == found.files else _stamp(found.files, before=began),
     )
-    n_changed = len(found["changed"])
-    said = "; ".join(map(visible, found["changed"][:_MOST_SAID])) + ("; …" if n_changed > _MOST_SAID else "")
-    reason = f"looked at {counted(found['n_partitions'], 'partition')}; " + (f"changed: {said}" if said else "nothing changed")
+    n_changed = len(found.changed)
+    said = "; ".join(map(visible, found.changed[:_MOST_SAID])) + ("; …" if n_changed > _MOST_SAID else "")
+    reason = f"looked at {counted(found.n_partitions, 'partition')}; " + (f"changed: {said}" if said else "nothing changed")
     return dg.SensorResult(skip_reason=reason, cursor=json.dumps(asdict(looked)))
 
 

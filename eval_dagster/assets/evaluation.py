@@ -27,7 +27,7 @@ from eval_dagster.versions.hashes import stable_hash
 
 STAGE_ASSETS = tuple(STAGES)[1:]
 _KINDS = {"transformers": ("pytorch", "huggingface"), "vllm": ("vllm",), "openai": ("openai",), "scripted": ("python",)}
-"""What Dagster's pages show of a backend. One of a user has its own name."""
+"""Kinds that Dagster's pages show for a backend. A backend of a user has its own name."""
 _MOST_KINDS = 3
 
 
@@ -136,7 +136,7 @@ def _specs(config: Config) -> list[dg.AssetSpec]:
 
 
 def _kinds_of_models(config: Config) -> set[str]:
-    """What computes answers, by the backends of the models: at most three, as Dagster allows."""
+    """The kinds of the models' backends: at most three, as Dagster allows."""
     kinds = dict.fromkeys(kind for model in config.models.values() for kind in _KINDS.get(model.backend, (model.backend,)))
     return set(list(kinds)[:_MOST_KINDS]) or {"parquet"}
 

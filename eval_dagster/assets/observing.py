@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
@@ -41,6 +40,19 @@ _AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.Dagste
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The input of the process."""
+
+    instance: str
+    """The reference of the Dagster instance, serialized."""
+    config_path: str
+    home: str
+    model: int
+    eval_: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Look:
     """The outcome of a look at some partitions."""
 
@@ -54,8 +66,6 @@ class Look:
     """`stage partition: causes` of those that a run would make anew, if Dagster did not know."""
     files: list[str]
     """Files whose change can change the answer: evals.yaml, and the tasks beside it."""
-    is_busy: bool
-    """Whether runs were writing results meanwhile."""
 
 
 def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval_: int = 0, seconds: float) -> Look:
@@ -87,7 +97,7 @@ def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval
         place = (0, 0)
         changed += _look_at_suites(instance, project)
     files = [str(project.config_path), *_own_modules(project.folder)]
-    return Look(next_model=place[0], next_eval=place[1], n_partitions=n_partitions, changed=changed, files=files, is_busy=is_busy)
+    return Look(next_model=place[0], next_eval=place[1], n_partitions=n_partitions, changed=changed, files=files)
 
 
 def _look_at_suites(instance: dg.DagsterInstance, project: Project) -> list[str]:
@@ -117,7 +127,7 @@ def _states(
 
 
 class _Watch:
-    """What Dagster shows of a model's partitions."""
+    """The partitions of a model as Dagster shows them."""
 
     def __init__(self, instance: dg.DagsterInstance, project: Project, model: str, *, is_busy: bool) -> None:
         self._instance = instance
@@ -180,14 +190,14 @@ def _own_modules(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    """Look, as the JSON object on the standard input says, and print the outcome as one."""
-    asked: dict[str, Any] = json.load(sys.stdin)
+    """Look, as the JSON object on the standard input says (`Asked`), and print the outcome as one: a `Look`, or a problem."""
+    asked = Asked(**json.load(sys.stdin))
     try:
         with ExitStack() as stack:
-            instance = stack.enter_context(dg.DagsterInstance.from_ref(dg.deserialize_value(asked["instance"], InstanceRef)))
+            instance = stack.enter_context(dg.DagsterInstance.from_ref(dg.deserialize_value(asked.instance, InstanceRef)))
             stack.enter_context(kept_connections(instance))
-            project = ProjectResource(config_path=asked["config_path"], home=asked["home"]).open(instance)
-            found = asdict(look(instance, project, model=asked["model"], eval_=asked["eval"], seconds=asked["seconds"]))
+            project = ProjectResource(config_path=asked.config_path, home=asked.home).open(instance)
+            found = asdict(look(instance, project, model=asked.model, eval_=asked.eval_, seconds=asked.seconds))
     except EvalDagsterError as error:
         found = {"problem": str(error)}
     sys.stdout.write(json.dumps(found) + "\n")

@@ -1,5 +1,5 @@
-"""What each stage would be made of now, as source assets, and what a materialization was made of. Dagster calls a partition unsynced where
-they differ.
+"""Source assets that say what each stage would be made of now, and tags that say what a materialization was made of. Dagster calls a
+partition unsynced if they differ.
 
 A version of a source is the fingerprint by which the stage itself decides whether to make a new file (`stages.partition.Plan`). So Dagster
 and `run --dry-run` cannot disagree. Versions are observed, not computed by Dagster: a run reports those of its partitions, and

@@ -112,14 +112,14 @@ def _statuses(project: Project) -> tuple[dict[Cell, StaleStatus], Stale]:
 
 
 def _stale(project: Project) -> Stale:
-    """What is stale of all that was made."""
+    """The stale partitions of all that was made."""
     statuses, causes = _statuses(project)
     assert StaleStatus.MISSING not in statuses.values()
     return causes
 
 
 def _look(project: Project) -> Look:
-    """What the sensor's process does."""
+    """A look, as the sensor's process takes it."""
     with open_instance(project.home) as instance:
         return look(instance, _open(project.folder), seconds=60.0)
 
@@ -305,6 +305,21 @@ def test_a_run_that_fails_leaves_what_was_current_green(project: Project) -> Non
     assert not run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"]).failures
     assert _failed(project) == set(), "also those that were current all the time"
     assert _stale(project) == {}
+
+
+def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(project: Project) -> None:
+    """As from the page of an asset: Dagster has planned all of them before the step begins."""
+    _everything(project)
+    (project.folder / "rows" / "test.jsonl").unlink()
+    with open_instance(project.home) as instance:
+        opened = _open(project.folder)
+        job = build_definitions(opened).resolve_implicit_global_asset_job_def()
+        keys = [f"{name}|{model}" for name in ("sums", "capitals") for model in "ab"]
+        chosen_range = {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]}
+        selection = [dg.AssetKey(stage) for stage in STAGES[1:]]
+        result = job.execute_in_process(instance=instance, asset_selection=selection, tags=chosen_range, raise_on_error=False)
+    assert not result.success
+    assert {partition for _, partition in _failed(project)} == {"sums|a", "sums|b"}
 
 
 @pytest.mark.long
