@@ -11,6 +11,7 @@ from eval_dagster.wait_policy import IS_SPINNING_LIMITED
 if TYPE_CHECKING:
     from eval_dagster.api.evaluation import evaluate
     from eval_dagster.api.results import Results, connect
+    from eval_dagster.assets.component import EvalsComponent
     from eval_dagster.config.models import ModelSection
     from eval_dagster.errors import DataError, EvalDagsterError, ModelError, ModelNotFoundError, UsageError
     from eval_dagster.metrics.base import (
@@ -143,6 +144,7 @@ __all__ = [
     "DropExactMatch",
     "DropF1",
     "EvalDagsterError",
+    "EvalsComponent",
     "ExactMatch",
     "ExactNumber",
     "ExpectedCalibrationError",
@@ -222,6 +224,7 @@ __all__ = [
 _PLACES = {
     "api.evaluation": "evaluate",
     "api.results": "Results connect",
+    "assets.component": "EvalsComponent",
     "config.models": "ModelSection",
     "errors": "DataError EvalDagsterError ModelError ModelNotFoundError UsageError",
     "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric RowMetric",

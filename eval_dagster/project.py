@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eval_dagster.addresses import Addresses
+from eval_dagster.config.component_file import component_home, is_component
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
 from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
@@ -71,13 +72,22 @@ class Project:
         return self.config_path.parent
 
     @classmethod
-    def open(cls, *, config_path: Path | None = None, home: Path | None = None, tasks: Mapping[str, TaskClass] | None = None) -> "Project":
+    def open(
+        cls,
+        *,
+        config_path: Path | None = None,
+        home: Path | None = None,
+        tasks: Mapping[str, TaskClass] | None = None,
+        key_prefix: Sequence[str] | None = None,
+    ) -> "Project":
         """Read the configuration and find the home.
 
         Args:
             config_path: The file. Default: `EVAL_DAGSTER_CONFIG` or `./evals.yaml`.
             home: The folder of all state. Default: `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file.
             tasks: Tasks by name. Default: all registered tasks.
+            key_prefix: The prefix of the names in Dagster. Default: the one that a code location has kept in the home
+                (`keep_key_prefix`), or the file's.
 
         Raises:
             ConfigError: The file is missing or wrong.
@@ -85,7 +95,12 @@ class Project:
         tasks = registered_tasks() if tasks is None else tasks
         path = (config_path or default_config_path()).resolve()
         config = load_config(path, sections=registered_sections(), registries=registry_names(), section_in_file=section_in_file)
-        return cls._of(config, path, tasks, home)
+        project = cls._of(config, path, tasks, home)
+        prefix = _kept_key_prefix(project.home) if key_prefix is None else tuple(key_prefix)
+        if prefix is None or prefix == config.dagster.key_prefix:
+            return project
+        named = config.dagster.model_copy(update={"key_prefix": prefix})
+        return replace(project, config=config.model_copy(update={"dagster": named}))
 
     @classmethod
     def bare(cls, *, home: Path | None = None) -> "Project":
@@ -270,14 +285,41 @@ class Project:
             )
 
 
+def keep_key_prefix(home: Path, prefix: Sequence[str] | None) -> None:
+    """Keep the prefix that a code location gives to the names of a project, so that commands use the same names in Dagster.
+
+    None if the code location uses the prefix in evals.yaml.
+    """
+    path = _key_prefix_file(home)
+    if prefix is None:
+        path.unlink(missing_ok=True)
+    elif _kept_key_prefix(home) != tuple(prefix):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(path) as temporary:
+            temporary.write_text(json.dumps({"key_prefix": list(prefix)}), "utf-8")
+
+
+def _kept_key_prefix(home: Path) -> tuple[str, ...] | None:
+    try:
+        return tuple(json.loads(_key_prefix_file(home).read_text("utf-8"))["key_prefix"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _key_prefix_file(home: Path) -> Path:
+    return home / "dagster_names.json"
+
+
 def default_config_path() -> Path:
     """`EVAL_DAGSTER_CONFIG`, or `./evals.yaml`."""
     return Path(os.environ.get("EVAL_DAGSTER_CONFIG", "evals.yaml"))
 
 
 def default_home(config_path: Path) -> Path:
-    """`EVAL_DAGSTER_HOME`, or `.eval_dagster` beside a configuration file."""
+    """`EVAL_DAGSTER_HOME`, or `.eval_dagster` beside a configuration file. A component of `dg` has a folder there, or in its project."""
     given = os.environ.get("EVAL_DAGSTER_HOME")
+    if is_component(config_path):
+        return component_home(config_path, given)
     return Path(given) if given else config_path.parent / ".eval_dagster"
 
 
@@ -344,6 +386,7 @@ def remember(project: Project) -> Remembered:
         "suites": suites,
         "since": since,
         "public_url": config.public_url.model_dump(mode="json"),
+        "dagster": config.dagster.model_dump(mode="json"),
     }
     if {**kept, "loaded_at": None} != {**before, "loaded_at": None}:
         with suppress(OSError):
@@ -364,7 +407,14 @@ def recall(home: Path) -> Remembered | None:
         return None
     try:
         config = Config.model_validate(
-            {"lake": mirrored_url(home / "lake"), "models": {}, "evals": {}, "suites": kept["suites"], "public_url": kept["public_url"]}
+            {
+                "lake": mirrored_url(home / "lake"),
+                "models": {},
+                "evals": {},
+                "suites": kept["suites"],
+                "public_url": kept["public_url"],
+                "dagster": kept.get("dagster", {}),
+            }
         )
         project = replace(
             Project.of(config, Path(kept["config_path"]), home),

@@ -56,8 +56,8 @@ ARROWS = {
     "notifications": "errors gate lake.catalog lake.files lake.format lake.tables project records results stores texts versions",
     "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "
     "stores texts versions",
-    "assets": "config dagster_internals errors freshness gate lake.catalog lake.files lake.records lake.tables notifications pages.report "
-    "pipeline progress project records stages stores texts users_code versions",
+    "assets": "config dagster_internals errors freshness gate lake.catalog lake.files lake.records lake.tables models notifications "
+    "pages.report pipeline progress project records stages stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "records",
@@ -177,7 +177,8 @@ def test_modules_stay_readable() -> None:
     lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     del lengths["eval_dagster.task_defs.capitals"]  # a table
     assert {name: lines for name, lines in lengths.items() if lines > 500} == {}
-    assert len(MODULES) <= 420, "a file has one subject, and a subject has one file"
+    # A file has one subject, and a subject has one file.
+    assert sum(lengths.values()) / len(lengths) >= 160, "files have become smaller again"
 
 
 def test_rows_are_typed() -> None:

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from eval_dagster.assets.evaluation import STAGE_ASSETS, chosen
 from eval_dagster.assets.instance.killed_runs import end_dead_runs
-from eval_dagster.assets.jobs import chosen, gate_job_name, suite_job_name
+from eval_dagster.assets.names import LEADERBOARD, Names
 from eval_dagster.assets.observing import Asked, Look
-from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.partitions import add_partitions
+from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.runs.suite_evaluations import unjudged, why_busy
 from eval_dagster.assets.tags import PLANNED_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
+from eval_dagster.errors import EvalDagsterError
 from eval_dagster.project import Project
 from eval_dagster.texts.figures import counted
 from eval_dagster.texts.visible_text import visible
@@ -45,35 +48,46 @@ if TYPE_CHECKING:
 
 def leaderboard_sensor(project: Project) -> dg.AutomationConditionSensorDefinition:
     """Refresh the leaderboard once metrics changed and none is being computed."""
+    names = Names.of(project)
     return dg.AutomationConditionSensorDefinition(
-        "leaderboard_follows_metrics",
-        target=dg.AssetSelection.assets("leaderboard"),
+        names.named("leaderboard_follows_metrics"),
+        target=dg.AssetSelection.assets(names.key(LEADERBOARD)),
         run_tags=home_tags(project.home),
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        default_status=_default_status(project),
         minimum_interval_seconds=10,
     )
 
 
-@dg.sensor(
-    name="killed_runs",
-    minimum_interval_seconds=30,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Marks runs as failed whose process was killed, so that they do not hold up the queue.",
-)
-def killed_runs_sensor(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
+def _default_status(project: Project) -> dg.DefaultSensorStatus:
+    return dg.DefaultSensorStatus(project.config.dagster.automation.upper())
+
+
+def killed_runs_sensor(project: Project) -> dg.SensorDefinition:
     """End killed runs; requests no run."""
-    ended = end_dead_runs(context.instance, Path(project.home))
-    return dg.SkipReason(f"ended: {', '.join(ended)}" if ended else "no run was killed")
+
+    @dg.sensor(
+        name=Names.of(project).named("killed_runs"),
+        minimum_interval_seconds=30,
+        default_status=_default_status(project),
+        description="Marks runs as failed whose process was killed, so that they do not hold up the queue.",
+    )
+    def killed_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        ended = end_dead_runs(context.instance, project.home)
+        return dg.SkipReason(f"ended: {', '.join(ended)}" if ended else "no run was killed")
+
+    return killed_runs
 
 
 def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
     """Judge a suite once all runs of an evaluation have ended, with success or not. `gates` are the gate jobs by suite."""
 
+    names = Names.of(project)
+
     @dg.sensor(
-        name="suite_gates",
+        name=names.named("suite_gates"),
         jobs=list(gates.values()),
         minimum_interval_seconds=15,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        default_status=_default_status(project),
         description="Compares a suite with its baseline once all runs of a tick, or a run that somebody launched, have ended.",
     )
     def suite_gates(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -85,7 +99,7 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
                 if evaluation.is_over:
                     tags = {**suite_tags(project.home, name), SINCE_TAG: evaluation.since}
                     key = f"{project.home}|{name}|{evaluation.since}"
-                    requests.append(dg.RunRequest(run_key=key, job_name=gate_job_name(name), tags=tags, partition_key=name))
+                    requests.append(dg.RunRequest(run_key=key, job_name=names.gate_job(name), tags=tags, partition_key=name))
                 else:
                     waiting.append(f"{name} of {evaluation.since}: {evaluation.n_ended} of {evaluation.planned} runs have ended")
         reason = None if requests else "; ".join(waiting) or "every evaluation that is over was judged"
@@ -94,21 +108,31 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
     return suite_gates
 
 
-@dg.sensor(
-    name="definitions",
-    minimum_interval_seconds=30,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Looks what a run would make anew, as `eval-dagster run --dry-run` does, so that Dagster calls it unsynced.",
-)
-def definitions_sensor(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SensorResult:
-    """Observe the sources of the stages in a process of its own; requests no run."""
+def definitions_sensor(project: Project) -> dg.SensorDefinition:
+    """Add the partitions of new entries of evals.yaml, and observe the sources of the stages; requests no run."""
+    file = ProjectFile.of(project)
+
+    @dg.sensor(
+        name=Names.of(project).named("definitions"),
+        minimum_interval_seconds=15,
+        default_status=_default_status(project),
+        description="Looks what a run would make anew, as `eval-dagster run --dry-run` does, so that Dagster calls it unsynced. Adds the "
+        "partitions of new evals and models.",
+    )
+    def definitions(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return _look(context, file)
+
+    return definitions
+
+
+def _look(context: dg.SensorEvaluationContext, project: ProjectFile) -> dg.SensorResult:
+    """Look at some partitions in a process of its own."""
     known = _Looked(**json.loads(context.cursor)) if context.cursor else _Looked()
     if time.time() < known.rest_until and known.stamp == _stamp(known.files):
         return dg.SensorResult(skip_reason="no file changed since the last look", cursor=context.cursor)
     asked = Asked(
         instance=dg.serialize_value(context.instance.get_ref()),
-        config_path=project.config_path,
-        home=project.home,
+        project=project,
         model=known.next_model,
         eval_=known.next_eval,
         seconds=_LOOK_S,
@@ -178,15 +202,15 @@ def _stamp(files: Sequence[str], *, before: float = math.inf) -> str:
 
 def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
     """The schedule of a suite: one run for each model, so that a model that fails does not stop the others."""
-    suite = project.config.suites[name]
-    job = suite_job_name(name)
+    suite, names, file = project.config.suites[name], Names.of(project), ProjectFile.of(project)
 
+    # Dagster names the schedule on the pages of its assets, and shows the assets of its runs.
     @dg.schedule(
-        name=f"{job}_schedule",
-        job_name=job,
+        name=names.suite_schedule(name),
+        target=dg.AssetSelection.assets(*map(names.key, STAGE_ASSETS)),
         cron_schedule=str(suite.cron),
         execution_timezone=suite.timezone,
-        default_status=dg.DefaultScheduleStatus.RUNNING,
+        default_status=dg.DefaultScheduleStatus(project.config.dagster.automation.upper()),
         description=f"Evaluates the suite {name}; `suite_gates` judges it once all runs have ended.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
@@ -196,14 +220,22 @@ def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
             note_skipped(project.home, name, tick, reason)
             yield dg.SkipReason(reason)
             return
-        for model in suite.models:
+        try:
+            opened = file.open()
+            evals, models = opened.select(suite=name)
+            add_partitions(context.instance, opened)
+        except EvalDagsterError:  # each of the runs says what is wrong
+            evals, models = list(suite.evals), list(suite.models)
+        for model in models:
             yield dg.RunRequest(
                 run_key=f"{project.home}|{tick}|{model}",
-                run_config=chosen(models=[model]),
+                # Dagster runs no asset with partitions without one. The run evaluates all evals of the suite.
+                partition_key=dg.MultiPartitionKey({"eval": evals[0], "model": model}),
+                run_config=chosen(names, models=[model], of_assets=True),
                 tags={
                     **suite_tags(project.home, name),
                     SINCE_TAG: tick,
-                    PLANNED_TAG: str(len(suite.models)),
+                    PLANNED_TAG: str(len(models)),
                     **model_tags(project.config, [model]),
                 },
             )

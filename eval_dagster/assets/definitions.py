@@ -1,45 +1,80 @@
 """The definitions that Dagster loads, made from evals.yaml."""
 
 import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import dagster as dg
+from pydantic import ValidationError
 
 from eval_dagster.assets.automation import definitions_sensor, killed_runs_sensor, leaderboard_sensor, suite_gates_sensor, suite_schedule
 from eval_dagster.assets.due_nights import freshness_policy
-from eval_dagster.assets.evaluation import evaluation_assets, leaderboard, snapshot_assets
+from eval_dagster.assets.evaluation import evaluation_assets, leaderboard_asset, snapshot_assets, spec_with_options
 from eval_dagster.assets.failed_nights import failed_nights_sensor
-from eval_dagster.assets.jobs import accepting_job, evaluation_job, gate_job, leaderboard_job, suite_job
+from eval_dagster.assets.jobs import accepting_job, evaluating_jobs, gate_job, leaderboard_job
 from eval_dagster.assets.provenance import source_specs
-from eval_dagster.assets.regressions import gate_asset, gate_check
-from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.regressions import gate_asset, suite_check
 from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
-from eval_dagster.project import Project, remember
+from eval_dagster.config.schema import DagsterConfig
+from eval_dagster.errors import ConfigError
+from eval_dagster.project import Project, keep_key_prefix, remember
 
 
-def evaluation_definitions(config_path: Path | str | None = None, *, home: Path | str | None = None) -> dg.Definitions:
+def evaluation_definitions(
+    config_path: Path | str | None = None,
+    *,
+    home: Path | str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    group: str | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    kinds: Sequence[str] | None = None,
+    automation: Literal["running", "stopped"] | None = None,
+) -> dg.Definitions:
     """The assets, jobs, schedules and sensors of an evals.yaml, to be merged into the definitions of another Dagster project.
 
     An asset of that project can depend on `leaderboard`, for instance:
 
-        defs = dg.Definitions.merge(own, evaluation_definitions("path/to/evals.yaml"))
+        defs = dg.Definitions.merge(own, evaluation_definitions("path/to/evals.yaml", key_prefix="support"))
 
-    The executor is the other project's. These names must be free in that project: of the assets (`dataset_snapshot`, `rendered_prompts`,
-    `model_outputs`, `sample_scores`, `task_metrics`, `leaderboard`, `regressions`), of their sources (`dataset_definition`,
-    `prompt_definition`, `output_definition`, `score_definition`, `metric_definition`, `judgement_definition`), and of the resource
-    (`project`).
+    The executor is the other project's. With a key prefix, all names begin with it; the definitions have no resource. An option
+    that is given stands before `dagster` in the file.
 
     Args:
         config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` if not given.
         home: The folder of all state; `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file where not given.
+        key_prefix: The first parts of all asset keys, `support` or `team/support`. It is kept in the home, so that commands use it, too.
+        group: The group of all assets.
+        owners: Owners of all assets: email addresses, or `team:name`.
+        tags: Tags of all assets.
+        kinds: Kinds of all assets, three at most.
+        automation: The status of schedules and sensors until somebody switches them.
 
     Raises:
-        ConfigError: The file is missing or wrong.
+        ConfigError: The file is missing or wrong, or an option.
     """
-    return build_definitions(
-        Project.open(config_path=Path(config_path) if config_path else None, home=Path(home) if home else None), executor=None
-    )
+    project = Project.open(config_path=Path(config_path) if config_path else None, home=Path(home) if home else None)
+    options = {"key_prefix": key_prefix, "group": group, "owners": owners, "tags": tags, "kinds": kinds, "automation": automation}
+    given = {name: value for name, value in options.items() if value is not None}
+    return build_definitions(with_options(project, given), executor=None)
+
+
+def with_options(project: Project, given: Mapping[str, object]) -> Project:
+    """The project of a code location that gives options of `dagster` itself. Its key prefix is kept in the home.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+    try:
+        chosen = DagsterConfig.model_validate({**project.config.dagster.model_dump(), **given})
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        raise ConfigError(f"the option {wrong['loc'][0]} of the definitions is {wrong['input']!r}: {wrong['msg']}") from None
+    keep_key_prefix(project.home, chosen.key_prefix if "key_prefix" in given else None)
+    return replace(project, config=project.config.model_copy(update={"dagster": chosen}))
 
 
 def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | None = dg.in_process_executor) -> dg.Definitions:
@@ -47,38 +82,34 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
 
     `executor` runs the steps of jobs that name no executor of their own; Dagster's default where None.
     """
-    config = project.config
+    config, options = project.config, project.config.dagster
     remember(project)
     gates = {name: gate_job(name, project) for name in config.suites}
     nightly = [name for name, suite in config.suites.items() if suite.cron]
     with warnings.catch_warnings():
         # The partition mapping is marked as beta; there is no other way from two dimensions to one.
         warnings.simplefilter("ignore", dg.BetaWarning)
+        assets = [snapshot_assets(project), evaluation_assets(project), leaderboard_asset(project), _watched(gate_asset(project), project)]
         return dg.Definitions(
             assets=[
-                *source_specs(config),
-                snapshot_assets(config),
-                evaluation_assets(config),
-                leaderboard,
-                _watched(gate_asset(config), project),
+                *(spec_with_options(spec, options) for spec in source_specs(project)),
+                *(each.map_asset_specs(lambda spec: spec_with_options(spec, options)) for each in assets),
             ],
-            asset_checks=[gate_check(name, suite) for name, suite in config.suites.items()],
+            asset_checks=[suite_check(name, project) for name in config.suites],
             jobs=[
-                evaluation_job(project),
+                *evaluating_jobs(project),
                 leaderboard_job(project),
-                *(suite_job(name, project) for name in config.suites),
                 *([accepting_job(project)] if config.suites else []),
                 *gates.values(),
             ],
             schedules=[suite_schedule(name, project) for name in nightly],
             sensors=[
                 leaderboard_sensor(project),
-                killed_runs_sensor,
-                definitions_sensor,
+                killed_runs_sensor(project),
+                definitions_sensor(project),
                 *([suite_gates_sensor(project, gates), failed_nights_sensor(project)] if gates else []),
-                *([skipped_nights_sensor] if nightly else []),
+                *([skipped_nights_sensor(project)] if nightly else []),
             ],
-            resources={"project": ProjectResource(config_path=str(project.config_path), home=str(project.home))},
             executor=executor,
         )
 

@@ -4,18 +4,26 @@ The latter are one Dagster step. So a model is loaded once for all partitions of
 stop the others at the next stage. Any subset of the assets can be materialized: what it needs of those before is made in the same step.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from eval_dagster import pipeline
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import Planned, report
+from eval_dagster.assets.names import LEADERBOARD, Names
+from eval_dagster.assets.partitions import add_partitions
 from eval_dagster.assets.previews import leaderboard_rows, markdown_table
-from eval_dagster.assets.provenance import SOURCES, by_eval, by_eval_and_model
-from eval_dagster.assets.resources import ProjectResource, library_log, reporter_for
-from eval_dagster.config.schema import Config
-from eval_dagster.dagster_internals.definitions import RawMetadataValue
+from eval_dagster.assets.provenance import SOURCES, partitions_of
+from eval_dagster.assets.resources import ProjectFile, library_log, reporter_for
+from eval_dagster.assets.tags import SUITE_TAG
+from eval_dagster.config.schema import Config, DagsterConfig
+from eval_dagster.dagster_internals.definitions import (
+    RUN_KEY_TAG,
+    RawMetadataValue,
+)
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import catalog_path
@@ -29,11 +37,36 @@ STAGE_ASSETS = tuple(STAGES)[1:]
 _KINDS = {"transformers": ("pytorch", "huggingface"), "vllm": ("vllm",), "openai": ("openai",), "scripted": ("python",)}
 """Kinds that Dagster's pages show for a backend. A backend of a user has its own name."""
 _MOST_KINDS = 3
+_STEP = "evaluate"
+"""The step of the four assets."""
+_FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 
 
-def snapshot_assets(config: Config) -> dg.AssetsDefinition:
+class Choice(dg.Config):
+    """The part of a job's evals and models that a run evaluates."""
+
+    evals: list[str] = Field(default=[], description="Names of evals; empty: all that the job is for.")
+    models: list[str] = Field(default=[], description="Names of models; empty: all that the job is for.")
+
+
+def chosen(names: Names, *, evals: Sequence[str] = (), models: Sequence[str] = (), of_assets: bool = False) -> dict[str, object]:
+    """The config of a run that evaluates a part of its job's evals and models. `of_assets`: of the step of the assets, not of the op."""
+    op = names.named(_STEP) if of_assets else names.evaluation_op
+    return {"ops": {op: {"config": {"evals": list(evals), "models": list(models)}}}}
+
+
+def is_whole(run: dg.DagsterRun) -> bool:
+    """Whether a run evaluates all evals and models of its job."""
+    config: Any = run.run_config
+    choices = [op.get("config", {}) for op in config.get("ops", {}).values()]
+    return not any(choice.get("evals") or choice.get("models") for choice in choices)
+
+
+def snapshot_assets(project: Project) -> dg.AssetsDefinition:
     """Define `dataset_snapshot`, partitioned by eval."""
+    names, file = Names.of(project), ProjectFile.of(project)
     spec = _spec(
+        project,
         "dataset_snapshot",
         group="data",
         kinds={"huggingface", "parquet", "duckdb"},
@@ -41,51 +74,65 @@ def snapshot_assets(config: Config) -> dg.AssetsDefinition:
     )
 
     @dg.multi_asset(
-        name="dataset_snapshot",
+        name=names.named("dataset_snapshot"),
         specs=[spec],
-        partitions_def=by_eval(config),
+        partitions_def=partitions_of("dataset_snapshot", project),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
-    def dataset_snapshot(
-        context: dg.AssetExecutionContext, project: ProjectResource
-    ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        opened, step = project.open(context.instance), context.op_execution_context
+    def dataset_snapshot(context: dg.AssetExecutionContext) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+        opened, step = file.open(context.instance), context.op_execution_context
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
-            yield from report(step, outcomes, context.partition_keys, config=opened.config)
+            yield from report(step, outcomes, context.partition_keys, project=opened)
 
     return dataset_snapshot
 
 
-def evaluation_assets(config: Config) -> dg.AssetsDefinition:
-    """Define the four assets, partitioned by eval and model."""
+def evaluation_assets(project: Project) -> dg.AssetsDefinition:
+    """Define the four assets, partitioned by eval and model.
+
+    A run that a suite's schedule starts evaluates all of the suite on a model, whatever partition it names (`automation.suite_schedule`).
+    """
+    names, file = Names.of(project), ProjectFile.of(project)
 
     @dg.multi_asset(
-        name="evaluate",
-        specs=_specs(config),
-        partitions_def=by_eval_and_model(config),
+        name=names.named(_STEP),
+        specs=_specs(project),
+        partitions_def=partitions_of("task_metrics", project),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
-    def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-        stages = {key.to_user_string() for key in context.selected_asset_keys}
+    def evaluate(context: dg.AssetExecutionContext, config: Choice) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+        opened, step, run = file.open(context.instance), context.op_execution_context, context.run
+        if SUITE_TAG in run.tags:
+            yield from evaluate_choice(step, opened, config, suite=run.tags[SUITE_TAG], planned=context.partition_keys)
+            return
+        stages = {key.path[-1] for key in context.selected_asset_keys}
         partitions = [(eval_name, model) for eval_name, model in (key.split("|") for key in context.partition_keys)]
-        yield from _evaluate(context.op_execution_context, project.open(context.instance), partitions, stages)
+        yield from _evaluate(step, opened, partitions, stages)
 
     return evaluate
 
 
-def evaluate_all_stages(
-    context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]]
+def evaluate_choice(
+    context: dg.OpExecutionContext, project: Project, choice: Choice, *, suite: str | None, planned: Sequence[str] = ()
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-    """Evaluate (eval, model) partitions from dataset to metrics, in a step that does not belong to the assets.
+    """Evaluate the evals and models of a suite, or of the configuration, or the chosen part, from dataset to metrics, in one step.
 
     Dagster shows a partition in progress from when it is made on, and as failed if it is not materialized. Current ones have no event.
+    `planned` are partitions that Dagster shows in progress from the start.
     """
-    planned = Planned(context)
-    with tell_making(planned):
-        yield from _evaluate(context, project, partitions, STAGE_ASSETS, planned)
+    twin = _earlier_twin(context.instance, context.run)
+    if twin is not None:
+        context.log.info(f"the run {twin.run_id} evaluates the same night, so that this one evaluates nothing; are there two daemons?")
+        return
+    evals, models = project.select(suite=suite, evals=choice.evals, models=choice.models)
+    partitions = [(eval_name, model) for model in models for eval_name in evals]
+    add_partitions(context.instance, project)
+    plan = Planned(context, Names.of(project), {(stage, partition) for stage in STAGE_ASSETS for partition in planned})
+    with tell_making(plan):
+        yield from _evaluate(context, project, partitions, STAGE_ASSETS, plan)
 
 
 def _evaluate(
@@ -98,13 +145,28 @@ def _evaluate(
     outcomes = pipeline.evaluate(project, partitions, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context))
     with at_work(context, project.home), library_log(context.log):
         keys = [partition_key(*each) for each in partitions]
-        yield from report(context, outcomes, keys, config=project.config, lake=project.lake, planned=planned)
+        yield from report(context, outcomes, keys, project=project, planned=planned)
 
 
-def _specs(config: Config) -> list[dg.AssetSpec]:
-    of_eval = dg.AssetDep("dataset_snapshot", partition_mapping=dg.MultiToSingleDimensionPartitionMapping("eval"))
+def _earlier_twin(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
+    """The first run of the same night and model, as a second daemon requests one.
+
+    None if it has failed, or if a person has executed the run again.
+    """
+    key = run.tags.get(RUN_KEY_TAG)
+    if key is None or run.parent_run_id is not None:
+        return None
+    records = instance.get_run_records(dg.RunsFilter(job_name=run.job_name, tags={RUN_KEY_TAG: key}), ascending=True)
+    first = next((record.dagster_run for record in records if record.dagster_run.status not in _FAILED), run)
+    return None if first.run_id == run.run_id else first
+
+
+def _specs(project: Project) -> list[dg.AssetSpec]:
+    names = Names.of(project)
+    of_eval = dg.AssetDep(names.key("dataset_snapshot"), partition_mapping=dg.MultiToSingleDimensionPartitionMapping("eval"))
     return [
         _spec(
+            project,
             "rendered_prompts",
             of_eval,
             group="data",
@@ -112,22 +174,25 @@ def _specs(config: Config) -> list[dg.AssetSpec]:
             description="Exactly what a model is sent for each sample: prompt, choices, few-shot examples. Query it as `prompts`.",
         ),
         _spec(
+            project,
             "model_outputs",
-            "rendered_prompts",
+            names.key("rendered_prompts"),
             group="inference",
-            kinds=_kinds_of_models(config),
+            kinds=_kinds_of_models(project.config),
             description="A model's answers; only requests without one under this model version are sent. Query it as `responses`.",
         ),
         _spec(
+            project,
             "sample_scores",
-            "model_outputs",
+            names.key("model_outputs"),
             group="results",
             kinds={"parquet", "duckdb"},
             description="Every metric of every sample; calls no model. Query it as `scores`.",
         ),
         _spec(
+            project,
             "task_metrics",
-            "sample_scores",
+            names.key("sample_scores"),
             group="results",
             kinds={"duckdb", "mlflow"},
             description="Each metric with standard error and 95 % interval, overall and by subject. Query it as `metrics`.",
@@ -141,9 +206,21 @@ def _kinds_of_models(config: Config) -> set[str]:
     return set(list(kinds)[:_MOST_KINDS]) or {"parquet"}
 
 
-def _spec(name: str, *deps: str | dg.AssetDep, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
+def _spec(project: Project, name: str, *deps: dg.AssetKey | dg.AssetDep, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
     # No code version: Dagster would call all partitions unsynced. The sources have the versions of code for each.
-    return dg.AssetSpec(name, deps=[*deps, SOURCES[name]], description=description, group_name=group, kinds=kinds, skippable=True)
+    names = Names.of(project)
+    sources = [names.key(SOURCES[name])]
+    return dg.AssetSpec(names.key(name), deps=[*deps, *sources], description=description, group_name=group, kinds=kinds, skippable=True)
+
+
+def spec_with_options(spec: dg.AssetSpec, options: DagsterConfig) -> dg.AssetSpec:
+    """An asset with the group, owners, tags and kinds of evals.yaml."""
+    return spec.replace_attributes(
+        group_name=options.group or spec.group_name,
+        owners=[*spec.owners, *options.owners],
+        tags={**{name: value for name, value in spec.tags.items() if not name.startswith("dagster/kind/")}, **options.tags},
+        kinds=set(options.kinds) or spec.kinds,
+    )
 
 
 _REFRESH = (
@@ -153,25 +230,32 @@ _REFRESH = (
 )
 
 
-@dg.asset(
-    deps=["task_metrics"],
-    description="Each eval's headline metric by model, with error bars, and ranks among comparable results. Query it as `leaderboard`.",
-    group_name="results",
-    kinds={"duckdb", "sql"},
-    automation_condition=_REFRESH.with_label("metrics_changed_and_none_in_progress"),
-)
-def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
-    """Publish the catalog and show its leaderboard."""
-    opened = project.open(context.instance)
-    with at_work(context.op_execution_context, opened.home):
-        damages = list(map(visible, publish(opened.lake)))
-        rows = read_rows(opened.lake, "select * from leaderboard")
-    for damage in damages:
-        context.log.warning(damage)
-    metadata: dict[str, RawMetadataValue] = {
-        "dagster/row_count": len(rows),
-        "summary": dg.MetadataValue.md(markdown_table(leaderboard_rows(rows)) if rows else "There is no result yet."),
-        "catalog": dg.MetadataValue.path(str(catalog_path(opened.lake))),
-        **{f"warning_{number}": damage for number, damage in enumerate(damages, 1)},
-    }
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(stable_hash(rows)))
+def leaderboard_asset(project: Project) -> dg.AssetsDefinition:
+    """Define `leaderboard`."""
+    names, file = Names.of(project), ProjectFile.of(project)
+
+    @dg.asset(
+        key=names.key(LEADERBOARD),
+        deps=[names.key("task_metrics")],
+        description="Each eval's headline metric by model, with error bars, and ranks among comparable results. Query it as `leaderboard`.",
+        group_name="results",
+        kinds={"duckdb", "sql"},
+        automation_condition=_REFRESH.with_label("metrics_changed_and_none_in_progress"),
+    )
+    def leaderboard(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        """Publish the catalog and show its leaderboard."""
+        opened = file.open(context.instance)
+        with at_work(context.op_execution_context, opened.home):
+            damages = list(map(visible, publish(opened.lake)))
+            rows = read_rows(opened.lake, "select * from leaderboard")
+        for damage in damages:
+            context.log.warning(damage)
+        metadata: dict[str, RawMetadataValue] = {
+            "dagster/row_count": len(rows),
+            "summary": dg.MetadataValue.md(markdown_table(leaderboard_rows(rows)) if rows else "There is no result yet."),
+            "catalog": dg.MetadataValue.path(str(catalog_path(opened.lake))),
+            **{f"warning_{number}": damage for number, damage in enumerate(damages, 1)},
+        }
+        return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(stable_hash(rows)))
+
+    return leaderboard

@@ -10,9 +10,9 @@ from functools import partial
 
 import dagster as dg
 
-from eval_dagster.assets.jobs import gate_job_name
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.notifications import tell_failed
-from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.runs.run_summaries import run_messages
 from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, suite_tags
@@ -35,20 +35,21 @@ _MOST = 100
 def failed_nights_sensor(project: Project) -> dg.SensorDefinition:
     """Tell the failed nights of a project's suites that were not told. `project` serves where evals.yaml can no longer be read."""
 
+    file = ProjectFile.of(project)
     looked_at: float | None = None
     is_patient = False  # what was left before this code server started is sent at once
 
     @dg.sensor(
-        name="failed_nights",
+        name=Names.of(project).named("failed_nights"),
         minimum_interval_seconds=30,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        default_status=dg.DefaultSensorStatus(project.config.dagster.automation.upper()),
         description="Sends a notice of each night whose gate failed before it could send one, once for a night and a suite; "
         "and the notices that were left unsent.",
     )
     def failed_nights(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         nonlocal looked_at, is_patient
         try:
-            opened = ProjectResource(config_path=str(project.config_path), home=str(project.home)).open(context.instance)
+            opened = file.open(context.instance)
         except EvalDagsterError:
             opened = project
         for suite in project.config.suites:
@@ -111,7 +112,7 @@ def evaluation_messages(instance: dg.DagsterInstance, project: Project, suite: s
 def _failed(instance: dg.DagsterInstance, project: Project, suite: str) -> dict[str, dg.DagsterRun]:
     """The gates of a suite that failed lately by their nights, the oldest first."""
     filters = dg.RunsFilter(
-        job_name=gate_job_name(suite),
+        job_name=Names.of(project).gate_job(suite),
         tags=suite_tags(project.home, suite),
         statuses=_FAILED,
         updated_after=datetime.now(UTC) - _RECENT,

@@ -8,14 +8,14 @@ from types import MappingProxyType
 import dagster as dg
 from dagster import MetadataValue
 
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.previews import metrics_of, preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance, shown_again, version_tags
-from eval_dagster.config.schema import Config
 from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
-from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
 from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome
+from eval_dagster.project import Project
 from eval_dagster.stages.findings import FINDINGS_NOTE
 from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
 from eval_dagster.texts.figures import counted
@@ -32,9 +32,16 @@ _MOST_NAMES = 1000
 class Planned:
     """Logs the partitions that a step makes as planned, each before it is made, as Dagster does for all partitions of a run of assets."""
 
-    def __init__(self, context: dg.OpExecutionContext) -> None:
+    def __init__(self, context: dg.OpExecutionContext, names: Names, by_dagster: Collection[tuple[str, str]] = ()) -> None:
+        """`by_dagster` are the stages and partitions that Dagster has logged as planned at the start of the run."""
         self._context = context
-        self._known: set[tuple[str, str]] = set()
+        self._names = names
+        self._by_dagster = by_dagster
+        self._known = set(by_dagster)
+
+    def is_by_dagster(self, stage: str, partition: str) -> bool:
+        """Whether Dagster has planned a partition, which it shows as failed if the run fails."""
+        return (stage, partition) in self._by_dagster
 
     def __call__(self, stage: str, eval_name: str, model: str | None) -> None:
         """Log a partition, unless it is logged."""
@@ -42,7 +49,7 @@ class Planned:
         if (stage, partition) in self._known:
             return
         self._known.add((stage, partition))
-        planned = AssetMaterializationPlannedData(dg.AssetKey(stage), partition=partition)
+        planned = AssetMaterializationPlannedData(self._names.key(stage), partition=partition)
         step = context.get_step_execution_context().step.key
         context.instance.report_dagster_event(
             DagsterEvent.build_asset_materialization_planned_event(context.job_name, step, planned), context.run_id, logging.DEBUG
@@ -54,8 +61,7 @@ def report(
     outcomes: Iterable[Outcome],
     partitions: Collection[str],
     *,
-    config: Config,
-    lake: Lake | None = None,
+    project: Project,
     planned: Planned | None = None,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
     """Log a materialization for each partition as soon as it is made, and fail at the end if one failed.
@@ -68,8 +74,7 @@ def report(
         context: That of the step.
         outcomes: The outcomes, stage by stage.
         partitions: The keys of all partitions of the step.
-        config: The configuration, which has the partitions of the assets.
-        lake: If given, its histories of scores are shown with the metrics.
+        project: The project of the partitions. Its histories of scores are shown with the metrics.
         planned: Logs what is made, if Dagster has not planned all partitions of the step.
 
     Raises:
@@ -79,7 +84,7 @@ def report(
     current: dict[str, list[str]] = defaultdict(list)
     warned: dict[str, list[str]] = defaultdict(list)
     done = 0
-    provenance = Provenance(context.instance, partitions, config)
+    provenance, names = Provenance(context.instance, partitions, project), Names.of(project)
     for outcome in outcomes:
         if isinstance(outcome, StageFailure):
             failures.append(outcome)
@@ -96,10 +101,13 @@ def report(
             current[outcome.stage].append(partition_key(outcome.eval_name, outcome.model))
             warned[outcome.stage] += map(visible, outcome.warnings)
             continue
-        yield materialization(outcome, provenance.tags(outcome), _history(lake, outcome))
+        yield materialization(outcome, names, provenance.tags(outcome), _history(project, outcome))
     for stage, keys in current.items():
-        yield _current(stage, keys, warned[stage])
-        yield from [again for key in keys if failures and planned is None and (again := shown_again(context.instance, stage, key))]
+        asset = names.key(stage)
+        yield _current(asset, keys, warned[stage])
+        if failures:
+            shown = [key for key in keys if planned is None or planned.is_by_dagster(stage, key)]
+            yield from [again for key in shown if (again := shown_again(context.instance, asset, key))]
     if failures:
         raise _failed_step(failures, done)
 
@@ -114,10 +122,10 @@ def _lost(failure: StageFailure, partitions: Collection[str]) -> Iterator[tuple[
             yield stage, failure.eval_name, model
 
 
-def _current(stage: str, partitions: Sequence[str], warnings: Sequence[str]) -> dg.AssetObservation:
-    """The observation of the partitions of a stage that a step found current."""
+def _current(key: dg.AssetKey, partitions: Sequence[str], warnings: Sequence[str]) -> dg.AssetObservation:
+    """The observation of the partitions of an asset that a step found current."""
     return dg.AssetObservation(
-        stage,
+        key,
         description=f"{counted(len(partitions), 'partition')} current: nothing changed since the last materialization",
         metadata={
             CURRENT: len(partitions),
@@ -148,16 +156,19 @@ def _failure_line(failure: StageFailure) -> str:
     return f"{failure.stage} {partition_key(failure.eval_name, failure.model)}: {failure.message}"
 
 
-def _history(lake: Lake | None, result: StageResult) -> dict[str, dg.MarkdownMetadataValue]:
+def _history(project: Project, result: StageResult) -> dict[str, dg.MarkdownMetadataValue]:
     """The picture of a score's history, if there is one."""
-    if lake is None or result.stage != "task_metrics" or result.model is None:
+    if result.stage != "task_metrics" or result.model is None:
         return {}
-    picture = headline_markdown(lake, result.eval_name, result.model)
+    picture = headline_markdown(project.lake, result.eval_name, result.model)
     return {"score_history": MetadataValue.md(picture)} if picture else {}
 
 
 def materialization(
-    result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, dg.MarkdownMetadataValue] = MappingProxyType({})
+    result: StageResult,
+    names: Names,
+    provenance: Mapping[str, str],
+    pictures: Mapping[str, dg.MarkdownMetadataValue] = MappingProxyType({}),
 ) -> dg.AssetMaterialization:
     """The materialization of a result, with what Dagster shows of it."""
     info = result.file.info
@@ -177,13 +188,13 @@ def materialization(
         **{f"warning_{number}": warning for number, warning in enumerate(map(visible, result.warnings), 1)},
         "version": info.version,
         "upstream_versions": MetadataValue.json(dict(info.inputs)),
-        **{f"upstream_{name}": MetadataValue.asset(dg.AssetKey(name)) for name in upstream},
+        **{f"upstream_{name}": MetadataValue.asset(names.key(name)) for name in upstream},
         "file": MetadataValue.path(str(result.file.path)),
         "made_by_run": info.run_id,
     }
     metadata["dagster/row_count"] = int(next(counts[name] for name in _ROWS if name in counts))
     return dg.AssetMaterialization(
-        asset_key=result.stage,
+        asset_key=names.key(result.stage),
         partition=partition_key(result.eval_name, result.model),
         description=_summary(result),
         metadata=metadata,

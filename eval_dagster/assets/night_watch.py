@@ -19,7 +19,7 @@ import dagster as dg
 from eval_dagster.assets.due_nights import Night, due_nights
 from eval_dagster.assets.failed_nights import evaluation_messages, tell_untold
 from eval_dagster.assets.instance.instance import open_instance
-from eval_dagster.assets.jobs import suite_job_name
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.notifications import tell_broken, tell_missed
 from eval_dagster.assets.runs.skipped_nights import waiting_notice
 from eval_dagster.assets.runs.suite_evaluations import SuiteEvaluation, find_evaluation
@@ -104,9 +104,9 @@ def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: d
             if daemon and by_daemon:
                 findings.append(Finding(suite=None, night=None, cause=f"No daemon starts the nights: {daemon}", cure=_START_DAEMON))
             for name in scheduled:
-                if is_off := _is_off(instance, project, f"{suite_job_name(name)}_schedule", InstigatorType.SCHEDULE):
+                if is_off := _is_off(instance, project, Names.of(project).suite_schedule(name), InstigatorType.SCHEDULE):
                     seen.append(f"{name}: its schedule is switched off")
-                    findings += [_off(name)] if name in by_daemon else []
+                    findings += [_off(project, name)] if name in by_daemon else []
                 look = _Look(instance=instance, project=project, broken=broken, daemon=daemon, is_off=is_off, now=now)
                 found, words = _of_suite(look, name, known.since[name], checked.get(name))
                 seen.append(f"{name}: {words}")
@@ -214,7 +214,7 @@ def _why_not_started(look: _Look, night: Night) -> tuple[str, str]:
     if look.daemon:
         return f"No run was started, and no daemon is there: {look.daemon}", _START_DAEMON
     if look.is_off:
-        off = _off(night.suite)
+        off = _off(look.project, night.suite)
         return off.cause, off.cure
     if look.broken is not None:
         return (
@@ -223,7 +223,7 @@ def _why_not_started(look: _Look, night: Night) -> tuple[str, str]:
         )
     if problem := _location_problem(look):
         return f"No run was started: the code location cannot be loaded: {problem}", "mend that, then reload the code location in Dagster"
-    state = _schedule(look.instance, look.project, f"{suite_job_name(night.suite)}_schedule", InstigatorType.SCHEDULE)
+    state = _schedule(look.instance, look.project, Names.of(look.project).suite_schedule(night.suite), InstigatorType.SCHEDULE)
     if state is not None:
         ticks = look.instance.get_ticks(state.instigator_origin_id, state.selector_id, after=night.tick.timestamp() - 1, limit=200)
         tick = next((tick for tick in ticks if abs(tick.timestamp - night.tick.timestamp()) < 1), None)
@@ -243,7 +243,7 @@ def _why_late(look: _Look, night: Night, evaluation: SuiteEvaluation) -> tuple[s
     late = f"Not judged by {night.deadline:%Y-%m-%d %H:%M} UTC: {_at_work(evaluation)}"
     if look.daemon:
         return f"{late}. No daemon is there: {look.daemon}", _START_DAEMON
-    if evaluation.is_over and _is_off(look.instance, look.project, "suite_gates", InstigatorType.SENSOR):
+    if evaluation.is_over and _is_off(look.instance, look.project, Names.of(look.project).named("suite_gates"), InstigatorType.SENSOR):
         return f"{late}. The sensor `suite_gates` is switched off, so that no gate starts", "switch it on in Dagster (Automation)"
     if evaluation.is_over:
         return (
@@ -315,8 +315,8 @@ def _told_broken(project: Project, scheduled: Sequence[str], loaded_at: datetime
     return Finding(suite=None, night=None, cause=cause, cure=cure, notice="; ".join(told) or None)
 
 
-def _off(suite: str) -> Finding:
-    cause = f"The schedule `{suite_job_name(suite)}_schedule` is switched off"
+def _off(project: Project, suite: str) -> Finding:
+    cause = f"The schedule `{Names.of(project).suite_schedule(suite)}` is switched off"
     cure = "switch it on in Dagster (Automation), or remove `cron` from the suite"
     return Finding(suite=suite, night=None, cause=cause, cure=cure)
 

@@ -16,8 +16,9 @@ import dagster as dg
 
 from eval_dagster.assets.instance.instance_store import kept_connections
 from eval_dagster.assets.materializations import materialization
+from eval_dagster.assets.names import REGRESSIONS, Names
+from eval_dagster.assets.partitions import add_partitions
 from eval_dagster.assets.provenance import (
-    REGRESSIONS,
     Event,
     Provenance,
     SourceVersions,
@@ -26,7 +27,7 @@ from eval_dagster.assets.provenance import (
     newest_events,
     shown_again,
 )
-from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.tags import home_tags
 from eval_dagster.dagster_internals.instances import InstanceRef
 from eval_dagster.errors import EvalDagsterError
@@ -45,8 +46,7 @@ class Asked:
 
     instance: str
     """The reference of the Dagster instance, serialized."""
-    config_path: str
-    home: str
+    project: ProjectFile
     model: int
     eval_: int
     seconds: float
@@ -82,6 +82,7 @@ def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval
         seconds: When to stop. At least one partition is looked at.
     """
     end = time.monotonic() + seconds
+    add_partitions(instance, project)
     evals, models = list(project.config.evals), list(project.config.models)
     is_busy = bool(instance.get_run_records(dg.RunsFilter(statuses=_AT_WORK, tags=home_tags(project.home)), limit=1))
     changed: list[str] = []
@@ -103,7 +104,8 @@ def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval
 def _look_at_suites(instance: dg.DagsterInstance, project: Project) -> list[str]:
     """Report what the gate of each suite would judge now. Returns the suites that were judged before and have other results, as news."""
     suites = list(project.config.suites)
-    sources, judged = SourceVersions(instance, REGRESSIONS, suites), newest_events(instance, REGRESSIONS, suites)
+    names = Names.of(project)
+    sources, judged = SourceVersions(instance, names, REGRESSIONS, suites), newest_events(instance, names.key(REGRESSIONS), suites)
     changed = []
     for suite in suites:
         version = judgement_version(project, suite)
@@ -134,10 +136,11 @@ class _Watch:
         self._project = project
         self._is_busy = is_busy
         keys = {stage: [partition_key(name, _model_of(stage, model)) for name in project.config.evals] for stage in STAGES}
-        self._sources = {stage: SourceVersions(instance, stage, keys[stage]) for stage in STAGES}
-        self._shown = {stage: newest_events(instance, stage, keys[stage]) for stage in STAGES}
-        self._failed = {stage: failed_partitions(instance, stage, project.config) for stage in STAGES}
-        self._provenance = Provenance(instance, keys["task_metrics"], project.config)
+        self._names = Names.of(project)
+        self._sources = {stage: SourceVersions(instance, self._names, stage, keys[stage]) for stage in STAGES}
+        self._shown = {stage: newest_events(instance, self._names.key(stage), keys[stage]) for stage in STAGES}
+        self._failed = {stage: failed_partitions(instance, stage, project) for stage in STAGES}
+        self._provenance = Provenance(instance, keys["task_metrics"], project)
 
     def report(self, state: PartitionState) -> list[str]:
         """Report the versions of the sources of a partition. Returns the stages that a run would make anew, as news."""
@@ -165,7 +168,8 @@ class _Watch:
         if shown is not None and same and not is_failed and self._sources[result.stage].names(shown, partition, info.fingerprint):
             return
         tags = self._provenance.tags(result)
-        again = shown_again(self._instance, result.stage, partition, tags) if same else materialization(result, tags)
+        key = self._names.key(result.stage)
+        again = shown_again(self._instance, key, partition, tags) if same else materialization(result, self._names, tags)
         if again is not None:
             self._instance.report_runless_asset_event(again)
 
@@ -191,12 +195,13 @@ def _own_modules(folder: Path) -> list[str]:
 
 def main() -> None:
     """Look, as the JSON object on the standard input says (`Asked`), and print the outcome as one: a `Look`, or a problem."""
-    asked = Asked(**json.load(sys.stdin))
+    given = json.load(sys.stdin)
+    asked = Asked(**{**given, "project": ProjectFile(**given["project"])})
     try:
         with ExitStack() as stack:
             instance = stack.enter_context(dg.DagsterInstance.from_ref(dg.deserialize_value(asked.instance, InstanceRef)))
             stack.enter_context(kept_connections(instance))
-            project = ProjectResource(config_path=asked.config_path, home=asked.home).open(instance)
+            project = asked.project.open(instance)
             found = asdict(look(instance, project, model=asked.model, eval_=asked.eval_, seconds=asked.seconds))
     except EvalDagsterError as error:
         found = {"problem": str(error)}

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import dagster as dg
 
-from eval_dagster.config.schema import Config
+from eval_dagster.assets.names import REGRESSIONS, Names
 from eval_dagster.dagster_internals.definitions import (
     CODE_VERSION_TAG,
     DATA_VERSION_IS_USER_PROVIDED_TAG,
@@ -26,8 +26,6 @@ from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
 from eval_dagster.stages.partition import STAGES, StageResult, partition_key, sound_current
 from eval_dagster.versions.hashes import code_version, stable_hash
 
-REGRESSIONS = "regressions"
-"""The asset that gates materialize."""
 SOURCES: Mapping[str, str] = {
     "dataset_snapshot": "dataset_definition",
     "rendered_prompts": "prompt_definition",
@@ -69,37 +67,31 @@ class Event:
     """The data version."""
 
 
-def by_eval(config: Config) -> dg.PartitionsDefinition[str]:
-    """The partitions of `dataset_snapshot`."""
-    return dg.StaticPartitionsDefinition(list(config.evals))
+def partitions_of(asset: str, project: Project) -> dg.PartitionsDefinition[str]:
+    """The partitions of a stage or of `regressions`, and of its source.
+
+    Evals and models are dynamic partitions, which a new entry of evals.yaml gets without a reload of the code location
+    (`assets.partitions`). Suites are those that the code location has loaded, as their jobs are.
+    """
+    names = Names.of(project)
+    if asset == REGRESSIONS:
+        return dg.StaticPartitionsDefinition(list(project.config.suites))
+    by_eval = dg.DynamicPartitionsDefinition(name=names.partitions("eval"))
+    if asset == "dataset_snapshot":
+        return by_eval
+    return dg.MultiPartitionsDefinition({"eval": by_eval, "model": dg.DynamicPartitionsDefinition(name=names.partitions("model"))})
 
 
-def by_eval_and_model(config: Config) -> dg.PartitionsDefinition[str]:
-    """The partitions of the other stages."""
-    return dg.MultiPartitionsDefinition(
-        {"eval": dg.StaticPartitionsDefinition(list(config.evals)), "model": dg.StaticPartitionsDefinition(list(config.models))}
-    )
-
-
-def by_suite(config: Config) -> dg.PartitionsDefinition[str]:
-    """The partitions of `regressions`."""
-    return dg.StaticPartitionsDefinition(list(config.suites))
-
-
-def partitions_of(asset: str, config: Config) -> dg.PartitionsDefinition[str]:
-    """The partitions of a stage or of `regressions`, and of its source."""
-    return by_suite(config) if asset == REGRESSIONS else by_eval(config) if asset == "dataset_snapshot" else by_eval_and_model(config)
-
-
-def source_specs(config: Config) -> list[dg.AssetSpec]:
+def source_specs(project: Project) -> list[dg.AssetSpec]:
     """Define the sources. They have no function: nothing is computed by a click, and no schedule observes them."""
+    names = Names.of(project)
     return [
         dg.AssetSpec(
-            source,
+            names.key(source),
             group_name="definitions",
             kinds={"yaml"},
             description=f"{_MADE_OF[stage]} An observation for each change; `{stage}` is unsynced where this is newer.",
-            partitions_def=partitions_of(stage, config),
+            partitions_def=partitions_of(stage, project),
         )
         for stage, source in SOURCES.items()
     ]
@@ -107,13 +99,13 @@ def source_specs(config: Config) -> list[dg.AssetSpec]:
 
 def newest_events(
     instance: dg.DagsterInstance,
-    asset: str,
+    key: dg.AssetKey,
     partitions: Sequence[str],
     kind: dg.DagsterEventType = dg.DagsterEventType.ASSET_MATERIALIZATION,
 ) -> dict[str, Event]:
     """The newest event of each partition that has one: two queries for 1,000 partitions, instead of two for each."""
     found: dict[str, Event] = {}
-    key, storage = dg.AssetKey(asset), instance.event_log_storage
+    storage = instance.event_log_storage
     for start in range(0, len(partitions), _MOST_PARTITIONS):
         some = partitions[start : start + _MOST_PARTITIONS]
         events = storage.get_latest_storage_id_by_partition(key, kind, set(some))
@@ -132,19 +124,18 @@ def version_tags(version: str) -> dict[str, str]:
     return {DATA_VERSION_TAG: version, DATA_VERSION_IS_USER_PROVIDED_TAG: "true"}
 
 
-def input_tags(asset: str, version: str, event: int) -> dict[str, str]:
+def input_tags(key: dg.AssetKey, version: str, event: int) -> dict[str, str]:
     """The tags of a materialization that name the version and the event of an input."""
-    key = dg.AssetKey(asset)
     return {get_input_data_version_tag(key): version, get_input_event_pointer_tag(key): str(event)}
 
 
 class SourceVersions:
     """The versions of a stage's source that Dagster knows, read for some partitions at once."""
 
-    def __init__(self, instance: dg.DagsterInstance, stage: str, partitions: Sequence[str]) -> None:
+    def __init__(self, instance: dg.DagsterInstance, names: Names, stage: str, partitions: Sequence[str]) -> None:
         self._instance = instance
-        self._source = SOURCES[stage]
-        self._stage = stage
+        self._source = names.key(SOURCES[stage])
+        self._key, self._stage = names.key(stage), stage
         self._newest = newest_events(instance, self._source, partitions, dg.DagsterEventType.ASSET_OBSERVATION)
 
     def is_newest(self, partition: str, version: str) -> bool:
@@ -159,10 +150,8 @@ class SourceVersions:
         # A materialization names the version that is the newest when it is logged.
         if newest.storage_id < shown.storage_id:
             return True
-        record = self._instance.fetch_materializations(
-            dg.AssetRecordsFilter(dg.AssetKey(self._stage), asset_partitions=[partition]), limit=1
-        ).records[0]
-        tag = get_input_data_version_tag(dg.AssetKey(self._source))
+        record = self._instance.fetch_materializations(dg.AssetRecordsFilter(self._key, asset_partitions=[partition]), limit=1).records[0]
+        tag = get_input_data_version_tag(self._source)
         return (record.event_log_entry.tags or {}).get(tag) == version
 
     def report(self, partition: str, version: str, *, why: str | None = None) -> int:
@@ -206,11 +195,12 @@ def judgement_version(project: Project, suite: str) -> str:
 class Provenance:
     """The versions of code, definition and input of each partition that a step materializes, and the events that have them."""
 
-    def __init__(self, instance: dg.DagsterInstance, partitions: Collection[str], config: Config) -> None:
+    def __init__(self, instance: dg.DagsterInstance, partitions: Collection[str], project: Project) -> None:
         """`partitions` are the keys of the step's partitions."""
         self._instance = instance
         self._partitions = partitions
-        self._config = config
+        self._project = project
+        self._names = Names.of(project)
         self._newest: dict[tuple[str, str | None], Mapping[str, Event]] = {}
         self._before: dict[tuple[str, str | None], Mapping[str, Event]] = {}
         self._sources: dict[tuple[str, str | None], SourceVersions] = {}
@@ -223,8 +213,8 @@ class Provenance:
         for name in upstream:
             event = self._event(name, result)
             if event is not None:
-                tags |= input_tags(name, result.file.info.inputs[name], event)
-        return tags | input_tags(SOURCES[result.stage], result.file.info.fingerprint, self.observe(result))
+                tags |= input_tags(self._names.key(name), result.file.info.inputs[name], event)
+        return tags | input_tags(self._names.key(SOURCES[result.stage]), result.file.info.fingerprint, self.observe(result))
 
     def observe(self, result: StageResult) -> int:
         """Report what a result was made of as the current version of its source. Returns the event."""
@@ -234,9 +224,9 @@ class Provenance:
         """Whether Dagster showed this result as current when the step had its first result of the stage, and not as failed."""
         key, partition, info = (result.stage, result.model), partition_key(result.eval_name, result.model), result.file.info
         if key not in self._before:
-            self._before[key] = newest_events(self._instance, result.stage, self._keys(result.model))
+            self._before[key] = newest_events(self._instance, self._names.key(result.stage), self._keys(result.model))
         if result.stage not in self._failed:
-            self._failed[result.stage] = failed_partitions(self._instance, result.stage, self._config)
+            self._failed[result.stage] = failed_partitions(self._instance, result.stage, self._project)
         event = self._before[key].get(partition)
         if event is None or event.version != info.version or partition in self._failed[result.stage]:
             return False
@@ -245,7 +235,7 @@ class Provenance:
     def _source(self, result: StageResult) -> SourceVersions:
         key = result.stage, result.model
         if key not in self._sources:
-            self._sources[key] = SourceVersions(self._instance, result.stage, self._keys(result.model))
+            self._sources[key] = SourceVersions(self._instance, self._names, result.stage, self._keys(result.model))
         return self._sources[key]
 
     def _event(self, name: str, result: StageResult) -> int | None:
@@ -254,30 +244,29 @@ class Provenance:
         partition, version = partition_key(result.eval_name, model), result.file.info.inputs[name]
         # A stage ends for all evals of a model, and the snapshots for all evals, before the next stage reports its first result.
         if (name, model) not in self._newest:
-            self._newest[name, model] = newest_events(self._instance, name, self._keys(model))
+            self._newest[name, model] = newest_events(self._instance, self._names.key(name), self._keys(model))
         event = self._newest[name, model].get(partition)
         if event is not None and event.version == version:
             return event.storage_id
-        return _event_of(self._instance, dg.AssetKey(name), partition, version)
+        return _event_of(self._instance, self._names.key(name), partition, version)
 
     def _keys(self, model: str | None) -> Sequence[str]:
         keys = [(eval_name, of_model) for eval_name, _, of_model in (key.partition("|") for key in self._partitions)]
         return list({partition_key(eval_name, model) for eval_name, of_model in keys if model in (None, of_model)})
 
 
-def failed_partitions(instance: dg.DagsterInstance, stage: str, config: Config) -> Collection[str]:
+def failed_partitions(instance: dg.DagsterInstance, stage: str, project: Project) -> Collection[str]:
     """The partitions of a stage that Dagster shows as failed, which they stay until they are materialized."""
-    partitions = partitions_of(stage, config)
-    status = get_and_update_asset_status_cache_value(instance, dg.AssetKey(stage), partitions)
+    partitions = partitions_of(stage, project)
+    status = get_and_update_asset_status_cache_value(instance, Names.of(project).key(stage), partitions)
     return frozenset() if status is None else frozenset(status.deserialize_failed_partition_subsets(partitions).get_partition_keys())
 
 
 def shown_again(
-    instance: dg.DagsterInstance, stage: str, partition: str, tags: Mapping[str, str] | None = None
+    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str, tags: Mapping[str, str] | None = None
 ) -> dg.AssetMaterialization | None:
     """The newest materialization of a partition, to be logged again, with other tags if given. None if there is none."""
-    asset = dg.AssetRecordsFilter(dg.AssetKey(stage), asset_partitions=[partition])
-    records = instance.fetch_materializations(asset, limit=1).records
+    records = instance.fetch_materializations(dg.AssetRecordsFilter(key, asset_partitions=[partition]), limit=1).records
     event = records[0].asset_materialization if records else None
     if event is None:
         return None

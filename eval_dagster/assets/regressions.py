@@ -11,14 +11,13 @@ import dagster as dg
 
 from eval_dagster.assets.failed_nights import tell_untold
 from eval_dagster.assets.instance.killed_runs import at_work
-from eval_dagster.assets.jobs import gate_check_name
+from eval_dagster.assets.names import REGRESSIONS, Names, gate_check
 from eval_dagster.assets.notifications import tell
 from eval_dagster.assets.previews import table_metadata
-from eval_dagster.assets.provenance import REGRESSIONS, SOURCES, SourceVersions, by_suite, input_tags, judgement_version
-from eval_dagster.assets.resources import ProjectResource, reporter_for
+from eval_dagster.assets.provenance import SOURCES, SourceVersions, input_tags, judgement_version, partitions_of
+from eval_dagster.assets.resources import ProjectFile, reporter_for
 from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
-from eval_dagster.config.schema import Config, SuiteConfig
 from eval_dagster.config.values import identifier
 from eval_dagster.dagster_internals.definitions import RawMetadataValue
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, LockLostError, UsageError, described
@@ -134,20 +133,22 @@ def _shown(row: Regression) -> dict[str, object]:
     return {name: row.verdict.value if name == "verdict" else getattr(row, name) for name in _COLUMNS}
 
 
-def gate_asset(config: Config) -> dg.AssetsDefinition:
+def gate_asset(project: Project) -> dg.AssetsDefinition:
     """Define `regressions`, partitioned by suite. Its source says what a gate would judge: results in no suite make nothing stale."""
+    names, file = Names.of(project), ProjectFile.of(project)
+    source = names.key(SOURCES[REGRESSIONS])
 
     @dg.asset(
-        name=REGRESSIONS,
-        partitions_def=by_suite(config),
-        deps=[dg.AssetDep("task_metrics", partition_mapping=dg.SpecificPartitionsPartitionMapping([])), SOURCES[REGRESSIONS]],
+        key=names.key(REGRESSIONS),
+        partitions_def=partitions_of(REGRESSIONS, project),
+        deps=[dg.AssetDep(names.key("task_metrics"), partition_mapping=dg.SpecificPartitionsPartitionMapping([])), source],
         description="Compares a suite with its baseline. Query it as `regressions`.",
         group_name="results",
         kinds={"duckdb", "sql"},
     )
-    def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
+    def regressions(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         """Judge, publish, write the report, and send notifications."""
-        opened, suite = project.open(context.instance), context.partition_key
+        opened, suite = file.open(context.instance), context.partition_key
         # A job's tags name its suite. A person can choose another one, on the page of the job or of the asset.
         is_launched = context.run.tags.get(SUITE_TAG) == suite
         if not is_launched and SUITE_TAG in context.run.tags:
@@ -159,7 +160,7 @@ def gate_asset(config: Config) -> dg.AssetsDefinition:
             # If a part was evaluated, the rest of the suite is judged by its last results.
             since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
             version = judgement_version(opened, suite)
-            event = SourceVersions(context.instance, REGRESSIONS, [suite]).report(suite, version)
+            event = SourceVersions(context.instance, names, REGRESSIONS, [suite]).report(suite, version)
             error: Exception | None = None
             with use_reporter(reporter_for(context)):
                 result, error = (judged, None) if judged else _judge(opened, suite, context.run.run_id, since)
@@ -193,24 +194,25 @@ def gate_asset(config: Config) -> dg.AssetsDefinition:
                 "dagster/row_count": len(result.regressions),
             },
             data_version=dg.DataVersion(_version(result)),
-            tags=input_tags(SOURCES[REGRESSIONS], version, event),
+            tags=input_tags(source, version, event),
         )
 
     return regressions
 
 
-def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
+def suite_check(name: str, project: Project) -> dg.AssetChecksDefinition:
     """The check of a suite: whether its stored judgement is green. It does not judge, and can run again at any time."""
+    suite, file = project.config.suites[name], ProjectFile.of(project)
 
     @dg.asset_check(
-        asset=REGRESSIONS,
-        name=gate_check_name(name),
+        asset=Names.of(project).key(REGRESSIONS),
+        name=gate_check(name),
         blocking=True,
         description=f"All results that the suite {name} requires were judged, and none is significantly worse than its baseline "
         f"({suite.baseline}).",
     )
-    def check(project: ProjectResource) -> dg.AssetCheckResult:
-        result = current_result(project.open().lake, name)
+    def check() -> dg.AssetCheckResult:
+        result = current_result(file.open().lake, name)
         if result is None:
             fails = dg.AssetCheckSeverity.ERROR if suite.gate.severity == "error" else dg.AssetCheckSeverity.WARN
             advice = f"not judged yet: materialize the partition {name} of the asset `regressions`"

@@ -1,8 +1,9 @@
-"""The resource of all assets: the opened project, and the reporter of a step's progress."""
+"""The project as each step opens it, and the reporter of a step's progress."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
@@ -40,17 +41,25 @@ def library_log(log: logging.Logger) -> Iterator[None]:
         _LIBRARY.setLevel(level)
 
 
-class ProjectResource(dg.ConfigurableResource[Project]):
-    """The evals, models and suites of evals.yaml with the home of their results."""
+@dataclass(frozen=True, kw_only=True)
+class ProjectFile:
+    """The evals, models and suites of an evals.yaml with the home of their results. Each step and each sensor reads the file anew."""
 
     config_path: str
     """Path of evals.yaml."""
     home: str
     """Folder of all state."""
+    key_prefix: tuple[str, ...] = ()
+    """The prefix of the names in Dagster."""
+
+    @classmethod
+    def of(cls, project: Project) -> "ProjectFile":
+        """The file of a project."""
+        return cls(config_path=str(project.config_path), home=str(project.home), key_prefix=project.config.dagster.key_prefix)
 
     def open(self, instance: dg.DagsterInstance | None = None) -> Project:
         """Open the project. If the instance has its storage in PostgreSQL, the project's locks are there, too."""
-        project = Project.open(config_path=Path(self.config_path), home=Path(self.home))
+        project = Project.open(config_path=Path(self.config_path), home=Path(self.home), key_prefix=self.key_prefix)
         address = None if instance is None else lock_database(instance)
         return project.sharing_locks(address) if address else project
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from eval_dagster.config.component_file import attributes_of, is_component
 from eval_dagster.config.models import ModelSection
 from eval_dagster.config.schema import Config, backends_in_files, config_class, with_adapters, with_elsewhere
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
@@ -162,6 +163,8 @@ def load_config(
             f"{SMALLEST}"
         )
     document = YamlDocument(read_text(path, shown), shown)
+    if is_component(path):
+        document = attributes_of(document, shown)
     if section_in_file is not None:
         sections = {**sections, **{name: section_in_file(name, path.parent) for name in backends_in_files(document.value)}}
     schema = config_class(with_elsewhere(sections, document.value))

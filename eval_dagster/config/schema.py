@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import CroniterBadDateError, croniter
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
 from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel
 from eval_dagster.config.values import (
@@ -217,6 +217,44 @@ class PublicUrlConfig(Section):
     """The pages of `eval-dagster view`."""
 
 
+def _key_prefix(value: object) -> object:
+    parts = value.split("/") if isinstance(value, str) else value
+    if isinstance(parts, list | tuple) and all(isinstance(part, str) and NAME.fullmatch(part) for part in parts):
+        return tuple(parts)
+    raise ValueError(f"expected {_KEY_PREFIX}")
+
+
+_KEY_PREFIX = "a name such as support, or several such as team/support, of letters, digits, '.', '_' and '-'"
+KeyPrefix = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_key_prefix),
+    WithJsonSchema({"pattern": "", "description": _KEY_PREFIX}),
+]
+Owner = Annotated[
+    str,
+    Field(pattern=r"^(team:\S+|[^@\s]+@[^@\s]+\.[^@\s]+)$", description="an email address, or the name of a team such as team:evals"),
+]
+GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", description="letters, digits and underscores")]
+
+
+class DagsterConfig(Section):
+    """How the assets, jobs and schedules appear in Dagster."""
+
+    key_prefix: KeyPrefix = ()
+    """The first parts of the keys of all assets, `support` or `team/support`. Names of jobs, schedules and sensors begin with it, too. So
+    several evals.yaml can be in one code location."""
+    group: GroupName | None = None
+    """The group of all assets. If not given, `data`, `inference`, `results` and `definitions`."""
+    owners: tuple[Owner, ...] = ()
+    """Owners of all assets: email addresses, or teams such as `team:evals`."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Tags of all assets."""
+    kinds: tuple[Text, ...] = Field(default=(), max_length=3)
+    """Kinds of all assets, instead of those that name what computes each."""
+    automation: Literal["running", "stopped"] = "running"
+    """The status of schedules and sensors until somebody switches them in Dagster."""
+
+
 class Config(Section):
     """The whole of `evals.yaml`."""
 
@@ -229,6 +267,8 @@ class Config(Section):
     """Where MLflow keeps its runs."""
     public_url: PublicUrlConfig = PublicUrlConfig()
     """Where browsers reach the web pages."""
+    dagster: DagsterConfig = DagsterConfig()
+    """Names, owners and tags of the assets in Dagster."""
     sandbox: SandboxConfig = SandboxConfig()
     """Whether code that a model wrote may run."""
     code_timeout: Number | None = Field(default=CALL_LIMIT_S, gt=0)

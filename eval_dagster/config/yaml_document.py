@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -73,6 +74,21 @@ class YamlDocument:
             raise ConfigError(f"{shown_path}:{line}: this is no YAML: the character U+{error.character:04X} is not allowed") from None
         except RecursionError:
             raise ConfigError(f"{shown_path}:1: lists or mappings are nested too deep") from None
+
+    def under(self, top: str) -> "YamlDocument":
+        """The value of a key as a document of its own, with the lines and problems of this one."""
+        own = copy(self)
+        own.value = self.value.get(top) if isinstance(self.value, dict) else None
+        own._lines = {path[1:]: line for path, line in self._lines.items() if path[:1] == (top,)}
+        own._nodes = {path[1:]: node for path, node in self._nodes.items() if path[:1] == (top,)}
+        own.problems = {(line, path[1:] if path[:1] == (top,) else path): problem for (line, path), problem in self.problems.items()}
+        return own
+
+    def move(self, key: str, to: str) -> None:
+        """Make a key of the top one of the mapping `to`, which is made if needed."""
+        self.value.setdefault(to, {})[key] = self.value.pop(key)
+        self._lines.update({(to, *path): line for path, line in self._lines.items() if path[:1] == (key,)})
+        self._nodes.update({(to, *path): node for path, node in self._nodes.items() if path[:1] == (key,)})
 
     def line(self, path: KeyPath) -> int:
         """The line of a key or a list item, from 1; if the path does not exist, the line of the value around it."""

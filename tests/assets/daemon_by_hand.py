@@ -1,11 +1,11 @@
 """A daemon's work on a project with suites, done by hand: ticks, sensors, and runs that start and end."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import dagster as dg
 
 from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.tags import SINCE_TAG
 from eval_dagster.project import Project
 
@@ -37,20 +37,22 @@ class Nights:
         self.project, self.instance = project, instance
         self.definitions = build_definitions(project)
         self.definitions.get_repository_def()
-        self.resources: dict[str, Any] = dict(self.definitions.resources or {})
 
     def tick(self, time: datetime) -> list[dg.RunRequest] | str:
         """What the schedule asks for, or why it asks for nothing."""
         schedule = self.definitions.resolve_schedule_def("suite_nightly_schedule")
         # It opens the instance once more, which Dagster takes for the current one until the context is left.
-        with dg.build_schedule_context(instance=self.instance, scheduled_execution_time=time, resources=self.resources) as context:
+        with dg.build_schedule_context(
+            instance=self.instance, scheduled_execution_time=time, repository_def=self.definitions.get_repository_def()
+        ) as context:
             data = schedule.evaluate_tick(context)
-        return list(data.run_requests or []) or str(data.skip_message)
+        job = Names.of(self.project).nightly_job("nightly")
+        return [request.with_replaced_attrs(job_name=job) for request in data.run_requests or []] or str(data.skip_message)
 
     def sense(self, name: str = "suite_gates") -> list[dg.RunRequest] | str:
         """What a sensor asks for, or why it asks for nothing."""
         sensor = self.definitions.resolve_sensor_def(name)
-        with dg.build_sensor_context(instance=self.instance, definitions=self.definitions, resources=self.resources) as context:
+        with dg.build_sensor_context(instance=self.instance, definitions=self.definitions) as context:
             data = sensor.evaluate_tick(context)
         return list(data.run_requests or []) or str(data.skip_message)
 

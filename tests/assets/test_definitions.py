@@ -12,7 +12,9 @@ import pytest
 
 from eval_dagster.addresses import noted
 from eval_dagster.assets.definitions import build_definitions
-from eval_dagster.assets.jobs import ACCEPTING_JOB, chosen
+from eval_dagster.assets.evaluation import chosen
+from eval_dagster.assets.names import Names
+from eval_dagster.assets.partitions import add_partitions
 from eval_dagster.assets.provenance import SOURCES
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.gate.results import read_acceptances
@@ -104,9 +106,16 @@ def test_answers_are_of_the_kind_of_what_computes_them(project: Project) -> None
 
 def test_partitions_are_evals_and_models(project: Project) -> None:
     graph = build_definitions(project).resolve_asset_graph()
-    assert list(graph.get(dg.AssetKey("dataset_snapshot")).partitions_def.get_partition_keys()) == ["one", "two", "three"]
-    keys = list(graph.get(dg.AssetKey("task_metrics")).partitions_def.get_partition_keys())
-    assert keys == ["one|a", "one|b", "two|a", "two|b", "three|a", "three|b"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert add_partitions(instance, project) == ["one", "two", "three", "a", "b"]
+        assert add_partitions(instance, project) == []
+        by_asset = {
+            asset: list(graph.get(dg.AssetKey(asset)).partitions_def.get_partition_keys(dynamic_partitions_store=instance))
+            for asset in ("dataset_snapshot", "task_metrics", "regressions")
+        }
+    assert by_asset["dataset_snapshot"] == ["one", "two", "three"]
+    assert by_asset["task_metrics"] == ["one|a", "one|b", "two|a", "two|b", "three|a", "three|b"]
+    assert by_asset["regressions"] == ["nightly", "by-hand"]
     assert graph.get(dg.AssetKey("leaderboard")).partitions_def is None
 
 
@@ -118,9 +127,15 @@ def test_the_schedule_asks_for_one_run_a_model(project: Project) -> None:
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
     time = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)
     with dg.DagsterInstance.local_temp() as instance:
-        context = dg.build_schedule_context(instance=instance, scheduled_execution_time=time, resources=definitions.resources)
+        context = dg.build_schedule_context(
+            instance=instance, scheduled_execution_time=time, repository_def=definitions.get_repository_def()
+        )
         requests = list(schedule.evaluate_tick(context).run_requests or [])
-        runs = [_execute(definitions, "suite_nightly", instance, request.run_config) for request in requests]
+        job = definitions.resolve_job_def(Names().nightly_job("nightly"))
+        runs = [
+            job.execute_in_process(instance=instance, run_config=request.run_config, tags=request.tags, partition_key=request.partition_key)
+            for request in requests
+        ]
         assert [_made(instance, run) for run in runs] == [{"one|a", "three|a"}, {"one|b", "three|b"}]
     assert len({request.run_key for request in requests}) == 2
     assert [schedule.name for schedule in definitions.schedules or []] == ["suite_nightly_schedule"]
@@ -159,7 +174,7 @@ def test_a_run_of_a_suite_shows_what_it_is_about_to_make_and_what_it_could_not_m
 @pytest.mark.parametrize("part", [{"evals": ["two"]}, {"models": ["nobody"]}])
 def test_a_run_can_choose_a_part_and_names_what_is_unknown(project: Project, part: dict[str, list[str]]) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        run = _execute(build_definitions(project), "evaluate_all", instance, chosen(**part))
+        run = _execute(build_definitions(project), "evaluate_all", instance, chosen(Names(), **part))
         made = instance.get_materialized_partitions(dg.AssetKey("task_metrics"))
     assert made == ({"two|a", "two|b"} if run.success else set())
     messages = [event.step_failure_data.error.cause.message for event in run.all_events if event.is_step_failure]
@@ -215,6 +230,7 @@ def logged(result: dg.ExecuteInProcessResult) -> list[tuple[str, str | None, boo
 
 def materialize(project: Project, instance: dg.DagsterInstance, asset: str, partition: str) -> dg.ExecuteInProcessResult:
     """What *Materialize* on an asset does for one partition."""
+    add_partitions(instance, project)
     job = build_definitions(project).resolve_implicit_global_asset_job_def()
     return job.execute_in_process(instance=instance, asset_selection=[dg.AssetKey(asset)], partition_key=partition, raise_on_error=False)
 
@@ -264,7 +280,7 @@ def test_a_person_accepts_a_result_in_the_launchpad(project: Project) -> None:
     red = run_evaluation(opened(), ["one"], ["a"], suite="nightly").gate
     assert red is not None
     assert red.red
-    job = build_definitions(opened()).resolve_job_def(ACCEPTING_JOB)
+    job = build_definitions(opened()).resolve_job_def("accept_result")
     given = {"ops": {"accept": {"config": {"suite": "nightly", "evals": ["one"], "why": "meant to be", "by": "Ada"}}}}
     with dg.DagsterInstance.get() as instance:
         refused = job.execute_in_process(instance=instance, raise_on_error=False)  # the config of the launchpad, without a reason

@@ -14,7 +14,7 @@ from dagster_webserver.webserver import DagsterWebserver
 from starlette.testclient import TestClient
 
 from eval_dagster.assets.instance.instance import open_instance
-from eval_dagster.assets.jobs import ACCEPTING_JOB
+from eval_dagster.assets.partitions import add_partitions
 from eval_dagster.project import Project
 
 CONFIG = """
@@ -50,7 +50,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkspacePro
         patched.setenv("DAGSTER_HOME", str(folder / "home" / "dagster"))
         patched.setenv("EVAL_DAGSTER_CONFIG", str(folder / "evals.yaml"))
         patched.setenv("EVAL_DAGSTER_HOME", str(folder / "home"))
-        with open_instance(Project.open().home) as instance, WorkspaceProcessContext(instance, target) as context:
+        project = Project.open()
+        with open_instance(project.home) as instance, WorkspaceProcessContext(instance, target) as context:
+            add_partitions(instance, project)
             yield context
 
 
@@ -94,7 +96,7 @@ def test_the_launchpad_accepts_what_a_gate_judged(workspace: WorkspaceProcessCon
     gate = launch(workspace, job="gate_nightly", runConfigData="{}", executionMetadata={"tags": tags})
     assert gate.status is dg.DagsterRunStatus.SUCCESS
     given = {"suite": "nightly", "why": "the anchor of its drift", "by": "Ada", "evals": ["one"]}
-    run = launch(workspace, job=ACCEPTING_JOB, runConfigData=json.dumps({"ops": {"accept": {"config": given}}}))
+    run = launch(workspace, job="accept_result", runConfigData=json.dumps({"ops": {"accept": {"config": given}}}))
     assert run.status is dg.DagsterRunStatus.SUCCESS
     [record] = workspace.instance.fetch_observations(dg.AssetKey("regressions"), limit=1).records
     assert record.asset_observation is not None

@@ -14,7 +14,8 @@ from daemon_by_hand import CANCELED, CONFIG, FAILURE, FIRST, SECOND, Nights
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from eval_dagster.assets.definitions import build_definitions
-from eval_dagster.assets.jobs import chosen
+from eval_dagster.assets.evaluation import chosen
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.runs import suite_evaluations
 from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.runs.suite_evaluations import find_evaluation
@@ -146,7 +147,7 @@ def test_a_run_that_somebody_launches_is_judged_like_a_tick(nights: Nights) -> N
     [record] = nights.instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]))
     assert nights.judge() == [record.create_timestamp.isoformat()]
     assert nights.judge() == []
-    second = nights.launch(chosen(models=["a"]))
+    second = nights.launch(chosen(Names(), models=["a"]))
     nights.end(second)
     assert len(nights.judge()) == 1
 

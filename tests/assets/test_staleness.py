@@ -17,11 +17,11 @@ from few import few
 
 from eval_dagster.assets.automation import definitions_sensor
 from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.evaluation import chosen
 from eval_dagster.assets.instance.instance import open_instance
-from eval_dagster.assets.jobs import chosen
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.observing import Look, look
 from eval_dagster.assets.provenance import SOURCES, failed_partitions, input_tags
-from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent
 from eval_dagster.freshness import partition_states
@@ -96,7 +96,7 @@ def _statuses(project: Project) -> tuple[dict[Cell, StaleStatus], Stale]:
         resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
         for asset in sorted(graph.materializable_asset_keys):
             partitions = graph.get(asset).partitions_def
-            for partition in partitions.get_partition_keys() if partitions else [None]:
+            for partition in partitions.get_partition_keys(dynamic_partitions_store=instance) if partitions else [None]:
                 cell = asset.to_user_string(), partition
                 statuses[cell] = resolver.get_status(asset, partition)
                 if statuses[cell] is StaleStatus.STALE:
@@ -155,7 +155,7 @@ def test_what_the_pages_of_assets_and_jobs_made_is_fresh(project: Project) -> No
     assert _stale(project) == {}, "made again of the same"
     _materialize(project, job="suite_nightly")
     _materialize(project, job="evaluate_all")
-    _materialize(project, job="suite_nightly", choice=chosen(models=["a"]))
+    _materialize(project, job="suite_nightly", choice=chosen(Names(), models=["a"]))
     assert _stale(project) == {}
 
 
@@ -290,7 +290,7 @@ def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_par
 
 def _failed(project: Project) -> set[Cell]:
     with open_instance(project.home) as instance:
-        return {(stage, partition) for stage in STAGES for partition in failed_partitions(instance, stage, project.config)}
+        return {(stage, partition) for stage in STAGES for partition in failed_partitions(instance, stage, project)}
 
 
 def test_a_run_that_fails_leaves_what_was_current_green(project: Project) -> None:
@@ -344,8 +344,8 @@ def test_a_look_makes_green_what_a_killed_run_left_red(project: Project) -> None
     assert _stale(project) == {}
 
 
-def _without_sources(asset: str, version: str, event: int) -> dict[str, str]:
-    return {} if asset in SOURCES.values() else input_tags(asset, version, event)
+def _without_sources(asset: dg.AssetKey, version: str, event: int) -> dict[str, str]:
+    return {} if asset.path[-1] in SOURCES.values() else input_tags(asset, version, event)
 
 
 def test_what_an_earlier_release_materialized_is_not_stale_for_the_new_sources(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,11 +386,11 @@ def test_a_look_goes_on_where_the_last_one_ended(project: Project, seconds: floa
 
 def test_the_sensor_looks_in_a_process_of_its_own_and_again_when_a_file_changed(project: Project) -> None:
     _everything(project)
-    resource = {"project": ProjectResource(config_path=str(project.config_path), home=str(project.home))}
+    sensor = definitions_sensor(project)
 
     def tick(cursor: str | None) -> dg.SensorResult:
-        with open_instance(project.home) as instance, dg.build_sensor_context(instance, cursor=cursor, resources=resource) as context:
-            result = definitions_sensor(context)
+        with open_instance(project.home) as instance, dg.build_sensor_context(instance, cursor=cursor) as context:
+            result = sensor(context)
         assert isinstance(result, dg.SensorResult)
         return result
 

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.evaluation import chosen
 from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.instance.killed_runs import alive, run_place
-from eval_dagster.assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, chosen, gate_job_name, suite_job_name
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import JUDGED_BY_TAG, MACHINE_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
 from eval_dagster.assets.workspace import code_location
@@ -37,7 +38,7 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
 
     If a part of a suite is evaluated, the rest is judged by its last results.
     """
-    summary = RunSummary()
+    summary, names = RunSummary(), Names.of(project)
     tags = {
         SINCE_TAG: datetime.now(UTC).isoformat(),
         JUDGED_BY_TAG: "command",
@@ -45,7 +46,7 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
         **(suite_tags(project.home, suite) if suite else home_tags(project.home)),
     }
     is_whole = project.select(suite=suite) == (list(evals), list(models))
-    choice = {} if is_whole else chosen(evals=evals, models=models)
+    choice = {} if is_whole else chosen(names, evals=evals, models=models)
     with open_instance(project.home) as instance:
         _require_unwatched(instance)
         # Built for each call: definitions keep the instance that they were built with, and that of an earlier call is closed.
@@ -55,10 +56,10 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
             own = {**tags, **(more or {})}
             return _execute(definitions.resolve_job_def(job), instance, project=project, tags=own, run_config={**_QUIET, **run_config})
 
-        summary.add(run(suite_job_name(suite) if suite else EVALUATION_JOB, choice, model_tags(project.config, models)))
-        summary.add(run(LEADERBOARD_JOB, {}))
+        summary.add(run(names.suite_job(suite) if suite else names.evaluation_job, choice, model_tags(project.config, models)))
+        summary.add(run(names.leaderboard_job, {}))
         if suite:
-            judged = run(gate_job_name(suite), {}, {PARTITION_NAME_TAG: suite})
+            judged = run(names.gate_job(suite), {}, {PARTITION_NAME_TAG: suite})
             summary.add_gate(judged, result_of_run(project.lake, suite, judged.run_id))
     return summary
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import dagster as dg
 
+from eval_dagster.assets.evaluation import chosen
 from eval_dagster.assets.instance.instance import open_instance
-from eval_dagster.assets.jobs import EVALUATION_JOB, chosen, gate_job_name, suite_job_name
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import LAUNCH_TAG, MODEL_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, model_tags
 from eval_dagster.assets.workspace import code_location, workspace_file
@@ -138,7 +139,8 @@ class Launch:
     @property
     def job(self) -> str:
         """The job whose runs do the work."""
-        return suite_job_name(self.suite) if self.suite else EVALUATION_JOB
+        names = Names.of(self.project)
+        return names.suite_job(self.suite) if self.suite else names.evaluation_job
 
 
 def launch_evaluation(launch: Launch) -> RunSummary:
@@ -194,7 +196,7 @@ def _unfinished(instance: dg.DagsterInstance, launch: Launch) -> tuple[str, list
         return since, runs
     if launch.suite is None:
         return None
-    gate = _gate(instance, launch.suite, since)
+    gate = _gate(instance, launch.project, launch.suite, since)
     is_open = not gate.is_finished if gate else _ended_s_ago(instance, runs) < _GATE_S
     return (since, runs) if is_open else None
 
@@ -210,7 +212,7 @@ def _submit(instance: dg.DagsterInstance, launch: Launch) -> tuple[str, list[dg.
         created: list[dg.DagsterRun] = []
         try:
             for model in launch.models:
-                config = chosen(evals=[] if has_all_evals else launch.evals, models=[model])
+                config = chosen(Names.of(launch.project), evals=[] if has_all_evals else launch.evals, models=[model])
                 tags = {SINCE_TAG: since, LAUNCH_TAG: launch.key, **planned, **model_tags(launch.project.config, [model])}
                 created.append(_create(instance, location, job, config=config, tags=tags))
             # All exist before one of them can end, so that no gate takes a part for the whole.
@@ -322,10 +324,10 @@ def _create(
     )
 
 
-def _gate(instance: dg.DagsterInstance, suite: str, since: str) -> dg.DagsterRun | None:
+def _gate(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> dg.DagsterRun | None:
     """The run that judges an evaluation. It has the home tag of the code location, which can be another home."""
     tags = {SUITE_TAG: suite, SINCE_TAG: since}
-    return next(iter(instance.get_runs(dg.RunsFilter(job_name=gate_job_name(suite), tags=tags))), None)
+    return next(iter(instance.get_runs(dg.RunsFilter(job_name=Names.of(project).gate_job(suite), tags=tags))), None)
 
 
 def _ended_s_ago(instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun]) -> float:
@@ -339,7 +341,7 @@ def _awaited_gate(instance: dg.DagsterInstance, launch: Launch, suite: str, sinc
     launch.tell(f"waiting for the gate of {suite}, which Dagster's sensor starts")
     deadline = time.monotonic() + _GATE_S
     while True:
-        if gate := _gate(instance, suite, since):
+        if gate := _gate(instance, launch.project, suite, since):
             return gate.run_id
         if time.monotonic() >= deadline:
             raise StoreError(

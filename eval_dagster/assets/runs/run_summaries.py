@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from eval_dagster.assets.materializations import CURRENT
-from eval_dagster.assets.provenance import REGRESSIONS
+from eval_dagster.assets.names import REGRESSIONS
 from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult
 
@@ -120,12 +120,12 @@ class RunSummary:
                 materialization = event.step_materialization_data.materialization
                 self._warn(materialization.metadata)
                 if (cached := materialization.metadata.get("cached")) is not None:
-                    (self.cached if cached.value else self.made)[materialization.asset_key.to_user_string()] += 1
+                    (self.cached if cached.value else self.made)[materialization.asset_key.path[-1]] += 1
             elif event.is_asset_observation:
                 observation = event.asset_observation_data.asset_observation
                 self._warn(observation.metadata)
                 if (count := observation.metadata.get(CURRENT)) is not None:
-                    self.cached[observation.asset_key.to_user_string()] += int(str(count.value))
+                    self.cached[observation.asset_key.path[-1]] += int(str(count.value))
             elif event.is_step_failure and _is_interruption(event.step_failure_data):
                 if run.in_process:
                     raise KeyboardInterrupt
@@ -149,7 +149,9 @@ class RunSummary:
                 self._warn(metadata)
                 page = metadata.get(f"report_{identifier(judged.suite)}")
                 self.report = None if page is None else str(page.value)
-            elif event.is_step_failure and event.step_key == REGRESSIONS:  # it judged, but could not publish the result
+            elif (
+                event.is_step_failure and (event.step_key or "").rpartition("__")[2] == REGRESSIONS
+            ):  # it judged, but could not publish the result
                 self.failures += step_messages(event.step_failure_data)
 
     def _warn(self, metadata: Mapping[str, dg.MetadataValue]) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import dagster as dg
 
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.notifications import tell_skipped
-from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.runs.suite_evaluations import night_of
 from eval_dagster.notifications.delivery import told_nights
+from eval_dagster.project import Project
 from eval_dagster.versions.hashes import stable_hash
 
 
@@ -37,21 +39,26 @@ def waiting_notice(home: Path, suite: str, tick: str) -> tuple[str, datetime] | 
         return None
 
 
-@dg.sensor(
-    name="skipped_nights",
-    minimum_interval_seconds=30,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Sends a notice of each night that a schedule left out.",
-)
-def skipped_nights_sensor(project: ProjectResource) -> dg.SkipReason:
+def skipped_nights_sensor(project: Project) -> dg.SensorDefinition:
     """Send the oldest waiting notice. One for each evaluation of the sensor, since a notice can take most of a minute."""
-    for path in sorted(_folder(Path(project.home)).glob("*.json"), key=lambda path: path.stat().st_mtime):
-        if sent := _send(path, project):
-            return dg.SkipReason(sent)
-    return dg.SkipReason("no notice waits")
+    file = ProjectFile.of(project)
+
+    @dg.sensor(
+        name=Names.of(project).named("skipped_nights"),
+        minimum_interval_seconds=30,
+        default_status=dg.DefaultSensorStatus(project.config.dagster.automation.upper()),
+        description="Sends a notice of each night that a schedule left out.",
+    )
+    def skipped_nights(_: dg.SensorEvaluationContext) -> dg.SkipReason:
+        for path in sorted(_folder(Path(file.home)).glob("*.json"), key=lambda path: path.stat().st_mtime):
+            if sent := _send(path, file):
+                return dg.SkipReason(sent)
+        return dg.SkipReason("no notice waits")
+
+    return skipped_nights
 
 
-def _send(path: Path, project: ProjectResource) -> str | None:
+def _send(path: Path, project: ProjectFile) -> str | None:
     """Send a notice and remove its file; None if an earlier evaluation of the sensor is still sending it."""
     try:
         with path.open("r+") as file:

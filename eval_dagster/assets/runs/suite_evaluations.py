@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from eval_dagster.assets.jobs import gate_job_name, is_whole, suite_job_name
+from eval_dagster.assets.evaluation import is_whole
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.tags import JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
 from eval_dagster.project import Project
 
@@ -92,7 +93,7 @@ def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list
 
     open_ones: list[SuiteEvaluation] = []
     covering: list[SuiteEvaluation] = []
-    for evaluation in _read(instance, filters, suite, covered_before):
+    for evaluation in _read(instance, filters, (Names.of(project), suite), covered_before):
         awaits = evaluation.gate is None and not evaluation.is_judged_by_command
         if awaits and any(later.covers(evaluation) for later in covering):
             continue
@@ -106,7 +107,7 @@ def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list
 def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> SuiteEvaluation | None:
     """The evaluation with this name; None if it has no runs."""
     time = parsed(since)
-    found = _read(instance, dg.RunsFilter(tags=suite_tags(project.home, suite)), suite, lambda _: time)
+    found = _read(instance, dg.RunsFilter(tags=suite_tags(project.home, suite)), (Names.of(project), suite), lambda _: time)
     return next((each for each in found if each.since == since or (time is not None and parsed(each.since) == time)), None)
 
 
@@ -145,7 +146,10 @@ def _oldest_open(instance: dg.DagsterInstance, filters: dg.RunsFilter, covering:
 
 
 def _read(
-    instance: dg.DagsterInstance, filters: dg.RunsFilter, suite: str, back_to: Callable[[Sequence[SuiteEvaluation]], datetime | None]
+    instance: dg.DagsterInstance,
+    filters: dg.RunsFilter,
+    suite: tuple[Names, str],
+    back_to: Callable[[Sequence[SuiteEvaluation]], datetime | None],
 ) -> list[SuiteEvaluation]:
     """Evaluations, the latest first: at least those with a run since the time that `back_to` returns; all if it returns None.
 
@@ -173,16 +177,18 @@ def _pages(instance: dg.DagsterInstance, filters: dg.RunsFilter) -> Iterator[Seq
         cursor = page[-1].dagster_run.run_id
 
 
-def _grouped(records: Sequence[dg.RunRecord], suite: str) -> list[SuiteEvaluation]:
+def _grouped(records: Sequence[dg.RunRecord], suite: tuple[Names, str]) -> list[SuiteEvaluation]:
     """The evaluations of a suite's runs, the latest first."""
+    job_names, name_of_suite = suite
+    evaluating = {job_names.suite_job(name_of_suite), job_names.nightly_job(name_of_suite)}
     by_name: dict[str, list[dg.RunRecord]] = defaultdict(list)
     gates: dict[str, dg.RunRecord] = {}
     names: dict[tuple[str, bool], str] = {}
     for record in reversed(records):
         run = record.dagster_run
-        if run.job_name == gate_job_name(suite) and SINCE_TAG in run.tags:
+        if run.job_name == job_names.gate_job(name_of_suite) and SINCE_TAG in run.tags:
             gates[run.tags[SINCE_TAG]] = record
-        elif run.job_name == suite_job_name(suite):
+        elif run.job_name in evaluating:
             name = own = record.create_timestamp.astimezone(UTC).isoformat()
             if _is_named(run):
                 tick = _tick(record)

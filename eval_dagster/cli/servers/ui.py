@@ -57,7 +57,8 @@ def serve(
 
 def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
     """Run both servers, and write their addresses into a file."""
-    from eval_dagster.assets.instance.instance import prepare_instance
+    from eval_dagster.assets.instance.instance import open_instance, prepare_instance
+    from eval_dagster.assets.partitions import add_partitions
     from eval_dagster.assets.workspace import code_location, workspace_file
 
     code_location(project)  # raises ConfigError where the workspace cannot be read
@@ -80,6 +81,8 @@ def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
         commands["MLflow"] = ["-m", "mlflow", "server", *served_at, "--allowed-hosts", ",".join(hosts)]
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
+    with open_instance(project.home) as instance:
+        add_partitions(instance, project)  # so that the first page has them; the daemon adds those to come
     served = {"dagster": dagster_url} | ({} if project.tracker.is_server else {"mlflow": mlflow_url})
     mark.write(f"process {os.getpid()}, Dagster at {dagster_url}, MLflow at {mlflow_url}")
     mark.flush()
