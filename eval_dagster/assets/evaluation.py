@@ -5,6 +5,7 @@ stop the others at the next stage. Any subset of the assets can be materialized:
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import dagster as dg
@@ -14,7 +15,7 @@ from eval_dagster import pipeline
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import Planned, report
 from eval_dagster.assets.names import LEADERBOARD, Names
-from eval_dagster.assets.partitions import add_partitions
+from eval_dagster.assets.partitions import add_partitions, removed_failures
 from eval_dagster.assets.previews import leaderboard_rows, markdown_table
 from eval_dagster.assets.provenance import SOURCES, partitions_of
 from eval_dagster.assets.resources import ProjectFile, library_log, reporter_for
@@ -142,7 +143,11 @@ def _evaluate(
     stages: Collection[str],
     planned: Planned | None = None,
 ) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
-    outcomes = pipeline.evaluate(project, partitions, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context))
+    removed = removed_failures(project, list(partitions), next(stage for stage in STAGE_ASSETS if stage in stages))
+    gone = {(each.eval_name, each.model) for each in removed}
+    known = [each for each in partitions if each not in gone]
+    made = pipeline.evaluate(project, known, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context)) if known else ()
+    outcomes = chain(removed, made)
     with at_work(context, project.home), library_log(context.log):
         keys = [partition_key(*each) for each in partitions]
         yield from report(context, outcomes, keys, project=project, planned=planned)

@@ -17,7 +17,7 @@ import dagster as dg
 from eval_dagster.assets.instance.instance_store import kept_connections
 from eval_dagster.assets.materializations import materialization
 from eval_dagster.assets.names import REGRESSIONS, Names
-from eval_dagster.assets.partitions import add_partitions
+from eval_dagster.assets.partitions import add_partitions, removed_partitions
 from eval_dagster.assets.provenance import (
     Event,
     Provenance,
@@ -37,6 +37,8 @@ from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageResult, partition_key, sound_current
 from eval_dagster.versions.hashes import stable_hash
 
+_REMOVED = "removed"
+"""The version of the source of a result whose eval or model was removed."""
 _AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
@@ -96,7 +98,7 @@ def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval
         n_partitions += 1
     else:
         place = (0, 0)
-        changed += _look_at_suites(instance, project)
+        changed += _look_at_suites(instance, project) + _look_at_removed(instance, project)
     files = [str(project.config_path), *_own_modules(project.folder)]
     return Look(next_model=place[0], next_eval=place[1], n_partitions=n_partitions, changed=changed, files=files)
 
@@ -113,6 +115,16 @@ def _look_at_suites(instance: dg.DagsterInstance, project: Project) -> list[str]
             changed.append(f"{REGRESSIONS} {suite}: results")
         sources.report(suite, version)
     return changed
+
+
+def _look_at_removed(instance: dg.DagsterInstance, project: Project) -> list[str]:
+    """Mark the results of evals and models that evals.yaml no longer has. Returns those that were not marked, as news."""
+    keys = removed_partitions(instance, project)
+    sources = SourceVersions(instance, Names.of(project), "task_metrics", keys)
+    news = [key for key in keys if not sources.is_newest(key, _REMOVED)]
+    for key in news:
+        sources.report(key, _REMOVED, why=f"{project.config_path.name} no longer has it; the result is kept")
+    return [f"task_metrics {key}: removed" for key in news]
 
 
 def _states(

@@ -412,3 +412,59 @@ def test_other_code_of_a_stage_makes_that_stage_stale_and_no_other(project: Proj
     looked = _look(project)
     assert {news.split()[0] for news in looked.changed} == {"sample_scores", "task_metrics"}
     assert _check_against_a_dry_run(project)
+
+
+def _keys(project: Project) -> dict[str, list[str]]:
+    with open_instance(project.home) as instance:
+        return {each: list(instance.get_dynamic_partitions(each)) for each in ("evals", "models")}
+
+
+def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_result(project: Project) -> None:
+    """Without a reload of what was loaded before the change: the definitions of the first configuration make the new partition."""
+    _everything(project)
+    loaded = build_definitions(project)
+    _edit(project.folder / "evals.yaml", 'b: {backend: scripted, default: " 8"}', 'c: {backend: scripted, default: " 8"}')
+    _edit(project.folder / "evals.yaml", "models: [a, b]", "models: [a]")
+    assert [news for news in _look(project).changed if "task_metrics" in news] == [
+        "task_metrics capitals|b: removed",
+        "task_metrics sums|b: removed",
+    ]
+    assert _keys(project) == {"evals": ["sums", "capitals"], "models": ["a", "b", "c"]}
+    assert "removed" not in str(_look(project).changed), "told once"
+    with open_instance(project.home) as instance:
+        resolver = CachingStaleStatusResolver(instance, loaded.resolve_asset_graph(), LoadingContextForTest(instance))
+        status = {key: resolver.get_status(dg.AssetKey("task_metrics"), key) for key in ("sums|a", "sums|b", "sums|c")}
+        assert status == {"sums|a": StaleStatus.FRESH, "sums|b": StaleStatus.STALE, "sums|c": StaleStatus.MISSING}
+        said = instance.fetch_observations(dg.AssetRecordsFilter(dg.AssetKey("metric_definition"), asset_partitions=["sums|b"]), limit=1)
+        assert "evals.yaml no longer has it; the result is kept" in str(said.records[0].asset_observation)
+        job = loaded.resolve_implicit_global_asset_job_def()
+        stages = [dg.AssetKey(stage) for stage in STAGES[1:]]
+        assert job.execute_in_process(instance=instance, asset_selection=stages, partition_key="sums|c").success
+        refused = job.execute_in_process(instance=instance, asset_selection=stages, partition_key="sums|b", raise_on_error=False)
+        [failure] = [event.step_failure_data for event in refused.all_events if event.is_step_failure]
+        assert "evals.yaml no longer has the model b; its earlier results are kept" in failure.user_failure_data.description
+        assert instance.get_materialized_partitions(dg.AssetKey("task_metrics")) == {
+            f"{name}|{model}" for name, model in [("sums", "a"), ("sums", "b"), ("sums", "c"), ("capitals", "a"), ("capitals", "b")]
+        }
+    _edit(project.folder / "evals.yaml", 'c: {backend: scripted, default: " 8"}', 'd: {backend: scripted, default: " 8"}')
+    _look(project)
+    _edit(project.folder / "evals.yaml", 'd: {backend: scripted, default: " 8"}', 'b: {backend: scripted, default: " 8"}')
+    _look(project)
+    assert _keys(project)["models"] == ["a", "b", "c"], "d never had a result"
+    statuses, causes = _statuses(project)
+    assert {statuses[asset, key] for asset, key in statuses if key == "capitals|b" and asset in STAGES} == {StaleStatus.FRESH}, causes
+
+
+@few("prefix", ["support", "team/support"], kept=1)
+def test_the_same_with_a_key_prefix(project: Project, prefix: str) -> None:
+    with project.config_path.open("a") as file:
+        file.write(f"\ndagster: {{key_prefix: {prefix}}}\n")
+    _everything(_open(project.folder))
+    assert {key.rpartition("/")[0] for key, _ in _statuses(_open(project.folder))[0]} == {prefix}
+    assert _stale(_open(project.folder)) == {}
+    CHANGES["the metric"](project.folder)
+    assert _look(project).changed
+    stale = {(asset.rpartition("/")[2], key) for asset, key in _stale(_open(project.folder))}
+    assert stale >= {(stage, f"sums|{model}") for stage in STAGES[3:] for model in "ab"}
+    _everything(_open(project.folder))
+    assert _stale(_open(project.folder)) == {}
