@@ -4,7 +4,6 @@
 `tests/test_docs_site.py` compares them with the code.
 """
 
-import ast
 import inspect
 import re
 import sys
@@ -26,7 +25,7 @@ from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import EndpointAnswer
-from eval_dagster.lake.tables.schemas import RECORDS
+from eval_dagster.lake.tables.schemas import COMMON, RECORDS, column_texts
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Loglikelihood
 from eval_dagster.records.judgements import Look
@@ -66,7 +65,7 @@ def configuration_page() -> str:
 
 
 def _section(title: str, section: type[BaseModel]) -> str:
-    texts = _field_texts(section)
+    texts = column_texts(section)
     lines = [f"## {title}", "", _one_line(inspect.getdoc(section) or ""), "", "| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in section.model_fields.items():
         default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
@@ -75,29 +74,6 @@ def _section(title: str, section: type[BaseModel]) -> str:
             raise ValueError(f"{section.__name__}.{name} has no docstring; write one below the field")
         lines.append(f"| `{name}` | {_type_text(section.__annotations__.get(name, field.annotation))} | {default} | {_cell(meaning)} |")
     return "\n".join(lines) + "\n"
-
-
-def _field_texts(section: type) -> dict[str, str]:
-    """The docstrings below the fields of a class and its bases."""
-    return _texts_of(section.__name__, ast.parse(inspect.getsource(sys.modules[section.__module__])), section)
-
-
-def _texts_of(name: str, module: ast.Module, section: type) -> dict[str, str]:
-    # A typed dictionary does not keep its bases, so they are read from the source if they are of the same module.
-    body = next((node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name), None)
-    if body is None:
-        parent = next(each for each in section.__mro__ if each.__name__ == name)
-        return _field_texts(parent) if parent.__module__.startswith("eval_dagster") else {}
-    known = {each.__name__ for each in section.__mro__} | {node.name for node in module.body if isinstance(node, ast.ClassDef)}
-    found: dict[str, str] = {}
-    for base in body.bases:
-        if isinstance(base, ast.Name) and base.id in known:
-            found |= _texts_of(base.id, module, section)
-    for field, text in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            found[field.target.id] = _one_line(str(text.value.value))
-    return found
 
 
 def _default(value: object) -> str:
@@ -188,15 +164,15 @@ def _function(name: str, meaning: str) -> str:
 
 def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, used: set[str]) -> str:
     shown = MACROS.get(name, name)
-    told = column_texts(name)
+    told = texts_of(name)
     lines = [f"## {name}", "", f"One row per {grain.rstrip('.')}."]
     if name in MACROS:
         lines += ["", f"A macro: `from {shown}`."]
     lines += ["", "| column | type | meaning |", "|---|---|---|"]
     for column, kind, *_ in connection.execute(f"describe from {shown}").fetchall():
         key = f"{name}.{column}" if f"{name}.{column}" in TEXTS["columns"] else column
-        meaning = told.get(column) or TEXTS["columns"].get(key)
-        if column not in told:
+        meaning = told.get(column) or TEXTS["columns"].get(key) or COMMON.get(column)
+        if column not in told and key in TEXTS["columns"]:
             used.add(key)
         if meaning is None:
             raise ValueError(
@@ -206,11 +182,10 @@ def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, used
     return "\n".join(lines) + "\n"
 
 
-def column_texts(name: str) -> dict[str, str]:
+def texts_of(name: str) -> dict[str, str]:
     """The meanings of a relation's columns, by the docstrings of its table's records."""
     views = {"change_points": (Look,), "endpoint_answers": (EndpointAnswer,)}
-    texts = [_field_texts(record) for record in {**RECORDS, **views}.get(name.removesuffix("_history"), ())]
-    return {column: text for each in reversed(texts) for column, text in each.items()}
+    return column_texts(*{**RECORDS, **views}.get(name.removesuffix("_history"), ()))
 
 
 def _sql_type(kind: str) -> str:

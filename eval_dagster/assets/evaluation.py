@@ -28,6 +28,7 @@ from eval_dagster.dagster_internals.definitions import (
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import catalog_path
+from eval_dagster.lake.tables.schemas import COMMON, RECORDS, TABLES, column_texts
 from eval_dagster.progress.reporting import tell_making
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, partition_key
@@ -38,6 +39,14 @@ STAGE_ASSETS = tuple(STAGES)[1:]
 _KINDS = {"transformers": ("pytorch", "huggingface"), "vllm": ("vllm",), "openai": ("openai",), "scripted": ("python",)}
 """Kinds that Dagster's pages show for a backend. A backend of a user has its own name."""
 _MOST_KINDS = 3
+_TABLES = {
+    "dataset_snapshot": "samples",
+    "rendered_prompts": "prompts",
+    "model_outputs": "responses",
+    "sample_scores": "scores",
+    "task_metrics": "metrics",
+}
+"""The table of the files of each stage."""
 _STEP = "evaluate"
 """The step of the four assets."""
 _FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
@@ -214,8 +223,27 @@ def _kinds_of_models(config: Config) -> set[str]:
 def _spec(project: Project, name: str, *deps: dg.AssetKey | dg.AssetDep, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
     # No code version: Dagster would call all partitions unsynced. The sources have the versions of code for each.
     names = Names.of(project)
-    sources = [names.key(SOURCES[name])]
-    return dg.AssetSpec(names.key(name), deps=[*deps, *sources], description=description, group_name=group, kinds=kinds, skippable=True)
+    return dg.AssetSpec(
+        names.key(name),
+        deps=[*deps, names.key(SOURCES[name])],
+        description=description,
+        group_name=group,
+        kinds=kinds,
+        metadata={"dagster/column_schema": column_schema(_TABLES[name]), "dagster/code_references": code_references(project)},
+        skippable=True,
+    )
+
+
+def column_schema(table: str) -> dg.TableSchema:
+    """The columns of a table of the lake, as Dagster shows them."""
+    texts = {**COMMON, **column_texts(*RECORDS[table])}
+    return dg.TableSchema([dg.TableColumn(field.name, str(field.type), description=texts.get(field.name)) for field in TABLES[table]])
+
+
+def code_references(project: Project) -> dg.CodeReferencesMetadataValue:
+    """The file of the configuration."""
+    file = dg.LocalFileCodeReference(file_path=str(project.config_path), line_number=1, label=project.config_path.name)
+    return dg.CodeReferencesMetadataValue(code_references=[file])
 
 
 def spec_with_options(spec: dg.AssetSpec, options: DagsterConfig) -> dg.AssetSpec:

@@ -192,6 +192,7 @@ def materialization(
         "file": MetadataValue.path(str(result.file.path)),
         "made_by_run": info.run_id,
     }
+    metadata["dagster/uri"] = result.file.path.resolve().as_uri()
     metadata["dagster/row_count"] = int(next(counts[name] for name in _ROWS if name in counts))
     return dg.AssetMaterialization(
         asset_key=names.key(result.stage),

@@ -9,6 +9,7 @@ from datetime import datetime
 
 import dagster as dg
 
+from eval_dagster.assets.evaluation import code_references, column_schema
 from eval_dagster.assets.failed_nights import tell_untold
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.names import REGRESSIONS, Names, gate_check
@@ -144,6 +145,7 @@ def gate_asset(project: Project) -> dg.AssetsDefinition:
         deps=[dg.AssetDep(names.key("task_metrics"), partition_mapping=dg.SpecificPartitionsPartitionMapping([])), source],
         description="Compares a suite with its baseline. Query it as `regressions`.",
         group_name="results",
+        metadata={"dagster/column_schema": column_schema("regressions"), "dagster/code_references": code_references(project)},
         kinds={"duckdb", "sql"},
     )
     def regressions(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:

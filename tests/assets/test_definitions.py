@@ -298,3 +298,28 @@ def test_a_person_accepts_a_result_in_the_launchpad(project: Project) -> None:
     green = run_evaluation(opened(), ["one"], ["a"], suite="nightly").gate
     assert green is not None
     assert not green.red
+
+
+def test_the_options_of_the_file_are_those_of_all_assets_and_schedules(project: Project) -> None:
+    options = "{key_prefix: team/support, group: quality, owners: ['team:evals', ada@example.org], tags: {tier: gold}, automation: stopped}"
+    project.config_path.write_text(textwrap.dedent(CONFIG) + f"\ndagster: {options}\n")
+    definitions = build_definitions(Project.open(config_path=project.config_path, home=project.home))
+    nodes = list(definitions.resolve_asset_graph().asset_nodes)
+    assert {tuple(node.key.path[:-1]) for node in nodes} == {("team", "support")}
+    assert {(node.group_name, tuple(node.owners), node.tags["tier"]) for node in nodes} == {
+        ("quality", ("team:evals", "ada@example.org"), "gold")
+    }
+    assert all(node.kinds for node in nodes)
+    named = [*(definitions.sensors or []), *(definitions.schedules or [])]
+    assert {each.name.startswith("team_support_") for each in [*named, *(definitions.jobs or [])]} == {True}
+    assert {each.default_status.value for each in named} == {"STOPPED"}
+
+
+def test_each_table_shows_its_columns_with_their_meanings(project: Project) -> None:
+    for node in build_definitions(project).resolve_asset_graph().asset_nodes:
+        if node.key.path[-1] in (*STAGES, "regressions"):
+            schema = node.metadata["dagster/column_schema"]
+            assert len(schema.columns) > 8
+            assert all(column.description for column in schema.columns), node.key
+            [reference] = node.metadata["dagster/code_references"].code_references
+            assert reference.file_path == str(project.config_path)

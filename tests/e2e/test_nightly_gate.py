@@ -97,7 +97,7 @@ def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook, m
         clock.leap()
     with running_ui(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "second.out") as ui:
         green = _gate(ui, after=red[SINCE], status="SUCCESS")
-        nights = [datetime.fromisoformat(run[SINCE]) for run in reversed(_runs(ui, "suite_often"))]
+        nights = [datetime.fromisoformat(run[SINCE]) for run in reversed(_runs(ui, "__anonymous_asset_job_suite_often_schedule"))]
         made_up_for = nights[nights.index(datetime.fromisoformat(red[SINCE])) + 1]
         assert made_up_for - datetime.fromisoformat(red[SINCE]) >= timedelta(seconds=3 * BETWEEN_S), (
             "the last missed tick alone is made up for"
@@ -105,7 +105,7 @@ def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook, m
         assert checkout.ask("select verdict, cause from regressions") == [("no change seen", "")], (
             "the baseline is the first night, which passed"
         )
-        evaluations = [run["runId"] for run in _runs(ui, "suite_often") if run[SINCE] == green[SINCE]]
+        evaluations = [run["runId"] for run in _runs(ui, "__anonymous_asset_job_suite_often_schedule") if run[SINCE] == green[SINCE]]
         assert len(evaluations) == 1
         assert checkout.ask("select requests_computed from attempts where run_id = $run", run=evaluations[0]) == [(0,)]
         [check] = _checks(ui, green["runId"])

@@ -1,5 +1,8 @@
 """The schemas of the lake's tables, made of the fields of their records. The SQL relations have the same column names."""
 
+import ast
+import inspect
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -62,6 +65,57 @@ def schema_of(*records: type) -> pa.Schema:
     hints = {name: hint for record in reversed(records) for name, hint in get_type_hints(record, include_extras=True).items()}
     names = dict.fromkeys(name for record in records for name in get_type_hints(record))
     return pa.schema([pa.field(name, _arrow_type(hints[name])) for name in names])
+
+
+COMMON: Mapping[str, str] = {
+    "eval": "Name of the eval in evals.yaml.",
+    "model": "Name of the model in evals.yaml.",
+    "suite": "Name of the suite in evals.yaml.",
+    "sample_id": "Identifies the sample by the hash of its subject and content.",
+    "sample_name": "The sample's own name: the value of the task's `ID_FIELD`, or the `id` of its `Doc`. Null without one. Several samples "
+    "may have one name.",
+    "source_id": "The sample of the dataset that this one is made of. They differ if a row gives several questions.",
+    "subject": "Subject of the benchmark. Null for all subjects together.",
+    "request_id": "Hash of all that is sent to the model.",
+    "metric": "Name of the metric.",
+    "error": "Class and message of what went wrong. Null if nothing did.",
+    "materialized_at": "Time of the materialization.",
+    "judged_at": "Time of the judgement.",
+    "run_id": "The run.",
+    "ci_low": "Lower end of the 95 % interval.",
+    "ci_high": "Upper end of the 95 % interval.",
+    "p_value": "Two-sided p-value.",
+    "higher_is_better": "Whether a higher value is better.",
+}
+"""The meanings of columns that many tables have."""
+
+
+def column_texts(*records: type) -> dict[str, str]:
+    """The meanings of a table's columns: the docstrings below the fields of its records. Those of `COMMON` are not among them."""
+    texts = [_field_texts(record) for record in reversed(records)]
+    return {column: text for each in texts for column, text in each.items()}
+
+
+def _field_texts(record: type) -> dict[str, str]:
+    return _texts_of(record.__name__, ast.parse(inspect.getsource(sys.modules[record.__module__])), record)
+
+
+def _texts_of(name: str, module: ast.Module, section: type) -> dict[str, str]:
+    # A typed dictionary does not keep its bases, so they are read from the source if they are of the same module.
+    body = next((node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name), None)
+    if body is None:
+        parent = next(each for each in section.__mro__ if each.__name__ == name)
+        return _field_texts(parent) if parent.__module__.startswith("eval_dagster") else {}
+    known = {each.__name__ for each in section.__mro__} | {node.name for node in module.body if isinstance(node, ast.ClassDef)}
+    found: dict[str, str] = {}
+    for base in body.bases:
+        if isinstance(base, ast.Name) and base.id in known:
+            found |= _texts_of(base.id, module, section)
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
 
 
 def _arrow_type(hint: Any) -> pa.DataType:
