@@ -230,6 +230,7 @@ def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
             yield dg.RunRequest(
                 run_key=f"{project.home}|{tick}|{model}",
                 # Dagster runs no asset with partitions without one. The run evaluates all evals of the suite.
+                asset_selection=[names.key(stage) for stage in STAGE_ASSETS],  # which the list of runs shows
                 partition_key=dg.MultiPartitionKey({"eval": evals[0], "model": model}),
                 run_config=chosen(names, models=[model], of_assets=True),
                 tags={

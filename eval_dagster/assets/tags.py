@@ -1,4 +1,7 @@
-"""Tags of runs. They identify a run's home and suite, since one Dagster instance can serve several projects."""
+"""Tags of runs. They identify a run's home and suite, since one Dagster instance can serve several projects.
+
+Dagster's pages leave out tags that begin with `.dagster/`: those are for this package.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,23 +11,23 @@ from urllib.parse import urlsplit
 from eval_dagster.config.models import Resources
 from eval_dagster.config.schema import Config
 
-HOME_TAG = "eval_dagster/home"
+HOME_TAG = ".dagster/eval_home"
 """The home that a run writes to, as an absolute path."""
-MACHINE_TAG = "eval_dagster/machine"
+MACHINE_TAG = ".dagster/eval_machine"
 """The machine on which a run computes, and the folder of its locks."""
 SUITE_TAG = "eval_dagster/suite"
 """The suite that a run belongs to."""
 SINCE_TAG = "eval_dagster/since"
 """When the run's evaluation of a suite began, in ISO 8601. All runs of an evaluation and its gate have the same value."""
-PLANNED_TAG = "eval_dagster/planned_runs"
+PLANNED_TAG = ".dagster/eval_planned_runs"
 """Number of runs that a tick of the suite's schedule requests. The gate waits for all of them."""
 MODEL_TAG = "eval_dagster/model"
 """The model of a run that evaluates one. A limit of the queue on this tag keeps a model from running twice at once."""
 ENDPOINT_TAG = "eval_dagster/endpoint"
 """The host of the served model of a run that evaluates one. Models of one server share it."""
-LAUNCH_TAG = "eval_dagster/launch"
+LAUNCH_TAG = ".dagster/eval_launch"
 """Hash of the suite, evals and models of the command that launched a run, by which the same command finds it again."""
-JUDGED_BY_TAG = "eval_dagster/judged_by"
+JUDGED_BY_TAG = ".dagster/eval_judged_by"
 """`command` if the command that started the run judges the suite."""
 KUBERNETES_TAG = "dagster-k8s/config"
 """The tag in which `dagster-k8s` reads the container and the pod of a run."""

@@ -150,7 +150,7 @@ def test_the_job_of_a_suite_evaluates_the_suite_whole_and_asks_for_nothing(proje
         run = _execute(definitions, "suite_nightly", instance, {})
         assert _made(instance, run) == {"one|a", "three|a", "one|b", "three|b"}
         assert instance.get_materialized_partitions(dg.AssetKey("dataset_snapshot")) == {"one", "three"}
-        assert run.dagster_run.tags["eval_dagster/home"] == str(project.home)
+        assert run.dagster_run.tags[".dagster/eval_home"] == str(project.home)
 
 
 def test_a_run_of_a_suite_shows_what_it_is_about_to_make_and_what_it_could_not_make(

@@ -62,7 +62,7 @@ def test_a_run_that_was_killed_before_it_held_its_lock_is_ended_after_a_while(in
 def test_a_live_run_of_another_project_on_the_same_instance_is_left_alone(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     """Both projects have a suite of the same name; the run holds the lock of its own home, which the other one does not see."""
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
-    run_id = _started(instance, **{"eval_dagster/suite": "nightly", "eval_dagster/home": str(theirs)})
+    run_id = _started(instance, **{"eval_dagster/suite": "nightly", ".dagster/eval_home": str(theirs)})
     with alive(theirs, run_id):
         assert end_dead_runs(instance, mine) == []
         _let_pass(mine, liveness._LOST_S + 1)
@@ -85,7 +85,7 @@ def test_a_run_that_dagsters_own_pages_start_is_marked_when_it_works(tmp_path: P
         found = instance.get_run_by_id(run.run_id)
     assert run.success
     assert found is not None
-    assert found.tags["eval_dagster/home"] == str(tmp_path)
+    assert found.tags[".dagster/eval_home"] == str(tmp_path)
 
 
 def test_a_run_that_takes_its_lock_after_all_is_no_longer_suspected(instance: dg.DagsterInstance, tmp_path: Path) -> None:
