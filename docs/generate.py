@@ -25,7 +25,7 @@ from eval_dagster.config import models, schema
 from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.tables.columns import EndpointAnswer
+from eval_dagster.lake.tables.columns import EndpointAnswer, MetricRow
 from eval_dagster.lake.tables.schemas import RECORDS
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Loglikelihood
@@ -210,6 +210,8 @@ def column_texts(name: str) -> dict[str, str]:
     """The meanings of a relation's columns, by the docstrings of its table's records."""
     views = {"change_points": (Look,), "endpoint_answers": (EndpointAnswer,)}
     texts = [_field_texts(record) for record in {**RECORDS, **views}.get(name.removesuffix("_history"), ())]
+    if name.startswith("leaderboard"):  # it has columns of `metrics`
+        texts = [{column: text for column, text in _field_texts(MetricRow).items() if column not in TEXTS["columns"]}]
     return {column: text for each in reversed(texts) for column, text in each.items()}
 
 

@@ -1,0 +1,208 @@
+"""Faults that are planted into answers one by one: each is found by the check that is made for it, and by no other."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_stages import run_all
+
+from eval_dagster.cli.leaderboard import print_leaderboard, standings
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.project import Project
+from eval_dagster.records import Check, Status
+from eval_dagster.results.trust import About, Trust, answer_words, cell_findings
+
+TASK = """
+    from eval_dagster import BaseTask, ResponseType
+    from eval_dagster.metrics.base import CompletionMetric
+    from eval_dagster.metrics.completion import ChoiceLetter, ExactNumber
+    from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
+
+    class Long(CompletionMetric):
+        NAME = "long"
+        BOUNDS = (0.0, 1.0)
+
+        def calculate(self, response):
+            return float(len(response.completion_text) > 3)
+
+    class Sums(BaseTask[str]):
+        NAME = "Sums"
+        DATASET_PATH = "own"
+        SAMPLE_SPLIT = "test"
+        RESPONSE_TYPE = ResponseType.COMPLETION
+        METRICS = [ExactNumber, Long]
+        SUBJECTS = ["all"]
+        ID_FIELD = "n"
+        MAX_TOKENS = 400
+
+        def _load_dataset(self, subject):
+            return {"test": [{"n": n} for n in range(100)]}
+
+        def _get_instruction_text(self, item):
+            return f"What is {item['n']} + 7? Question {item['n']}"
+
+        def _get_ground_truth(self, item):
+            return str(item["n"] + 7)
+
+    class Letters(Sums):
+        METRICS = [ChoiceLetter]
+
+        def _get_ground_truth(self, item):
+            return "ABCD"[item["n"] * 7 % 4]
+
+    class Free(Sums):
+        METRICS = [Long]
+
+    class Choices(Sums):
+        RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
+        METRICS = [AccuracyLoglikelihood]
+
+        def _get_possible_completions(self, item):
+            return [" A", " B", " C", " D"]
+
+        def _get_ground_truth(self, item):
+            return " " + "ABCD"[item["n"] * 7 % 4]
+"""
+MODEL = """
+    import random
+
+    from eval_dagster.models.scripted import CutText
+
+    def text(n, is_right):
+        return f"The numbers are added, and the sum is {n + 7 if is_right else n}"
+
+    def answer(request):
+        n = int(request.prompt.rpartition("Question ")[2].split()[0])
+        is_right = random.Random(n).random() < 0.8
+        gold = n * 7 % 4
+        if request.choices is not None:
+            chosen = gold if is_right else (gold + 1) % 4
+            {choices}
+            return [0.0 if place == chosen else -3.0 - place for place in range(4)]
+        said = text(n, is_right)
+        letter = "ABCD"[gold if is_right else (gold + 1) % 4]
+        {texts}
+        return said
+"""
+CONFIG = """
+    models:
+      one: {{backend: scripted, function: "model.py:answer"}}
+    evals:
+      quiz: {{task: "quiz.py:{task}"}}
+"""
+LOOP = "said = said + ' and so on' * 60 if n % 5 == 0 else said"
+FAULTS: Mapping[str, tuple[str, str, set[Check]]] = {
+    "budget cut at 37 %": ("Sums", "said = CutText(said[:20]) if n < 37 else said", {Check.CUT_OFF}),
+    "cut within the words of one in ten": ("Free", "said = CutText(said[:20]) if n % 10 == 0 else said", {Check.CUT_OFF}),
+    "an empty tenth": ("Sums", "said = '' if n % 10 == 0 else said", {Check.EMPTY_ANSWERS}),
+    "a blank tenth": ("Letters", "said = ' \\n' if n % 10 == 0 else letter", {Check.EMPTY_ANSWERS}),
+    "a template that hides the answer": ("Sums", "said = 'It is what it is' if n % 3 == 0 else said", {Check.NO_ANSWER_FOUND}),
+    "letters in words": ("Letters", "said = 'the second one' if n % 3 == 0 else letter", {Check.NO_ANSWER_FOUND}),
+    "refusals": ("Sums", "said = \"I'm sorry, but I can't help with 2 of these.\" if n % 8 == 0 else said", {Check.REFUSALS}),
+    "refusals of an AI": ("Free", "said = 'As an AI language model, I cannot provide that.' if n % 8 == 0 else said", {Check.REFUSALS}),
+    "loops": ("Sums", LOOP, {Check.REPEATED_TEXT}),
+    "loops of lines": (
+        "Free",
+        "said = said + chr(10).join(f'{k}. The next number is {k}, because' for k in range(90)) if n % 5 == 0 else said",
+        {Check.REPEATED_TEXT},
+    ),
+    "letters always A": ("Letters", "said = 'A'", {Check.ONE_ANSWER}),
+    "one text for all": ("Sums", "said = 'The answer is 42'", {Check.ONE_ANSWER}),
+    "choices always the first": ("Choices", "chosen = 0", {Check.ONE_ANSWER}),
+    "choices nearly always the last": ("Choices", "chosen = 3 if n % 20 else 1", {Check.ONE_ANSWER}),
+    "errors": ("Sums", "said = said if n % 10 else 1 / 0", {Check.ERRORS}),
+}
+SOUND = ("Sums", "Letters", "Free", "Choices")
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path, write: Callable[[str, str], Path]) -> Callable[..., Project]:
+    write("quiz.py", TASK)
+
+    def evaluate(task: str, fault: str = "pass") -> Project:
+        of_choices = "chosen" in fault
+        texts = "said = letter" if task == "Letters" and fault == "pass" else "pass" if of_choices else fault
+        write("model.py", MODEL.replace("{choices}", fault if of_choices else "pass").replace("{texts}", texts))
+        project = Project.open(config_path=write("evals.yaml", CONFIG.format(task=task)), home=tmp_path / "home")
+        _, failures = run_all(project, [("quiz", "one")])
+        assert failures == []
+        return project
+
+    return evaluate
+
+
+def found(project: Project, status: Status = Status.FOUND) -> dict[str, dict[str, Any]]:
+    return {
+        row["check_name"]: row for row in read_rows(project.lake, "select * from eval_findings where status = $status", {"status": status})
+    }
+
+
+def shown(project: Project) -> dict[str, Any]:
+    [row] = read_rows(project.lake, "select * from leaderboard")
+    return row
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_by_its_check_alone(name: str, evaluated: Callable[..., Project]) -> None:
+    task, fault, checks = FAULTS[name]
+    project = evaluated(task, fault)
+    findings = found(project)
+    assert set(findings) == {str(each) for each in checks}
+    assert shown(project)["findings"] == sorted(findings)
+    for row in findings.values():
+        assert len(row["sample_ids"]) == 5
+        assert row["sample_ids"][0] == row["sample_id"]
+        ids = read_rows(project.lake, "select sample_id from responses where list_contains($ids, sample_id)", {"ids": row["sample_ids"]})
+        assert len(ids) == 5
+        assert row["n"] <= row["n_of"] == 100
+        assert row["effect"]
+        assert row["advice"]
+
+
+@pytest.mark.parametrize("task", SOUND)
+def test_nothing_is_found_in_sound_answers(task: str, evaluated: Callable[..., Project]) -> None:
+    project = evaluated(task)
+    assert found(project) == {}
+    clean = set(found(project, Status.CLEAN)) - set(map(str, Check))
+    assert clean == set()
+    counts = {name: value for name, value in shown(project).items() if name.startswith("n_") and name not in ("n_errors", "n_completed")}
+    is_text = task != "Choices"
+    expected = dict.fromkeys(("n_cut_off", "n_empty", "n_refused", "n_repeated"), 0 if is_text else None)
+    assert counts == {**expected, "n_unparsed": 0 if task in ("Sums", "Letters") else None, "n_shortened": 0}
+    assert answer_words(shown(project)) == ""
+
+
+def test_a_score_of_half_answers_is_shown_with_that_of_whole_ones_and_its_bounds(
+    evaluated: Callable[..., Project], capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = evaluated("Sums", "said = CutText(said[:20]) if n < 37 else said")
+    row = shown(project)
+    [whole] = read_rows(project.lake, "select avg(value) as value, count(*) as n from scores where metric = 'exact_number' and value = 1")
+    assert (row["n_cut_off"], row["n_completed"], row["n_empty"], row["n_unparsed"]) == (37, 63, 0, 0)
+    right = whole["n"]
+    assert row["value"] == right / 100
+    assert row["value_completed"] == pytest.approx(right / 63)
+    assert (row["value_lowest"], row["value_highest"]) == pytest.approx((right / 100, right / 100 + 0.37))
+    words = f"{right / 63:.3f} of 63 % that completed · between {right / 100:.3f} and {right / 100 + 0.37:.3f}"
+    assert answer_words(row) == words
+    assert [each.answers for each in standings(project.lake)] == [words]
+    [finding] = found(project).values()
+    assert finding["effect"].startswith(f"the score is {right / 100:.3f}; of the 63 samples whose answers ended it is {right / 63:.3f}")
+    of_long = {each["metric"]: each["value_completed"] for each in read_rows(project.lake, "select * from metrics")}
+    assert of_long["long"] == 1.0, "each metric has its own"
+    print_leaderboard(project.lake)
+    assert "answers" in capsys.readouterr().out
+
+
+def test_the_findings_of_a_cell_are_told_in_three_groups(evaluated: Callable[..., Project]) -> None:
+    groups = cell_findings(evaluated("Sums", "said = '' if n % 10 == 0 else said").lake, "quiz", "one")
+    assert groups is not None
+    assert {each: group.trust for each, group in groups.items()} == {
+        About.PROMPTS: Trust.PASSED,
+        About.OUTPUTS: Trust.WARN,
+        About.SCORES: Trust.PASSED,
+    }
+    [finding] = groups[About.OUTPUTS].with_status(Status.FOUND)
+    assert finding.check is Check.EMPTY_ANSWERS
+    assert len(finding.sample_ids) == 5
