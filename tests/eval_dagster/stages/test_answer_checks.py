@@ -1,19 +1,28 @@
 """Faults that are planted into answers one by one: each is found by the check that is made for it, and by no other."""
 
+import json
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from running_stages import run_all
 
 from eval_dagster.cli.leaderboard import print_leaderboard, standings
 from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.format.parquet_files import read_table, write_parquet
 from eval_dagster.project import Project
-from eval_dagster.records import Check, Status
-from eval_dagster.results.trust import About, Trust, answer_words, cell_findings
+from eval_dagster.prompts import lint as linting
+from eval_dagster.records import OUTPUT_CHECKS, PROMPT_CHECKS, Check, Finding, Status
+from eval_dagster.results.trust import About, Trust, about, answer_words, cell_findings
 
 TASK = """
+    import random
+
     from eval_dagster import BaseTask, ResponseType
     from eval_dagster.metrics.base import CompletionMetric
     from eval_dagster.metrics.completion import ChoiceLetter, ExactNumber
@@ -51,6 +60,14 @@ TASK = """
         def _get_ground_truth(self, item):
             return "ABCD"[item["n"] * 7 % 4]
 
+    class Doubled(Sums):
+        def _load_dataset(self, subject):
+            return {"test": [{"n": n} for n in [*range(50), *range(50)]]}
+
+    class Told(Letters):
+        def _get_instruction_text(self, item):
+            return f"Key {self._get_ground_truth(item)}. Which letter? Question {item['n']}"
+
     class Free(Sums):
         METRICS = [Long]
 
@@ -63,6 +80,22 @@ TASK = """
 
         def _get_ground_truth(self, item):
             return " " + "ABCD"[item["n"] * 7 % 4]
+
+    class First(Choices):
+        def _get_ground_truth(self, item):
+            return " A"
+
+    class Shuffled(Choices):
+        def _get_ground_truth(self, item):
+            return " " + random.Random(item["n"] + 1000).choice("ABCD")
+
+    class Lost(Choices):
+        def _get_ground_truth(self, item):
+            return super()._get_ground_truth(item) + "." * (item["n"] % 10 == 0)
+
+    class Few(Choices):
+        def _load_dataset(self, subject):
+            return {"test": [{"n": n} for n in range(7)]}
 """
 MODEL = """
     import random
@@ -112,6 +145,10 @@ FAULTS: Mapping[str, tuple[str, str, set[Check]]] = {
     "choices always the first": ("Choices", "chosen = 0", {Check.ONE_ANSWER}),
     "choices nearly always the last": ("Choices", "chosen = 3 if n % 20 else 1", {Check.ONE_ANSWER}),
     "errors": ("Sums", "said = said if n % 10 else 1 / 0", {Check.ERRORS}),
+    "a duplicated split": ("Doubled", "pass", {Check.DUPLICATES}),
+    "the answer in the prompt": ("Told", "said = letter", {Check.ANSWER_IN_PROMPT}),
+    "the gold answer always first": ("First", "pass", {Check.GOLD_POSITION}),
+    "gold answers that are no choice": ("Lost", "chosen = chosen", {Check.ERRORS}),
 }
 SOUND = ("Sums", "Letters", "Free", "Choices")
 
@@ -206,3 +243,120 @@ def test_the_findings_of_a_cell_are_told_in_three_groups(evaluated: Callable[...
     [finding] = groups[About.OUTPUTS].with_status(Status.FOUND)
     assert finding.check is Check.EMPTY_ANSWERS
     assert len(finding.sample_ids) == 5
+
+
+@pytest.mark.parametrize(
+    ("task", "fault", "check"),
+    [
+        ("Shuffled", "pass", Check.AT_CHANCE),
+        ("Choices", "chosen = (gold + 1) % 4", Check.AT_CHANCE),
+        ("Choices", "chosen = gold", Check.AT_CEILING),
+        ("Letters", "said = 'ABCD'[gold]", Check.AT_CEILING),
+    ],
+    ids=["a shuffled gold column", "gold answers moved by one", "all right", "all letters right"],
+)
+def test_a_score_at_an_end_is_a_note_and_no_warning(task: str, fault: str, check: Check, evaluated: Callable[..., Project]) -> None:
+    project = evaluated(task, fault)
+    assert set(found(project, Status.NOTE)) == {str(check)}
+    assert found(project) == {}
+    assert shown(project)["findings"] == []
+    groups = cell_findings(project.lake, "quiz", "one")
+    assert groups is not None
+    assert groups[About.SCORES].trust is Trust.PASSED
+
+
+def test_what_cannot_be_told_is_not_clean(evaluated: Callable[..., Project]) -> None:
+    project = evaluated("Few", "chosen = gold")
+    told = found(project, Status.NOT_CHECKED)
+    assert told["at_ceiling"]["seen"] == "7 samples are too few to tell the best score from chance"
+    assert told["one_answer"]["seen"] == "7 samples are too few to tell a fault from chance"
+    assert not {"at_ceiling", "one_answer"} & set(found(project, Status.CLEAN))
+    free = found(evaluated("Free"), Status.NOT_CHECKED)
+    assert free["no_answer_found"]["seen"] == "long does not say what the answer in a text is"
+
+
+def test_a_wide_interval_does_not_tell_a_score_from_guessing(evaluated: Callable[..., Project]) -> None:
+    told = found(evaluated("Few", "chosen = gold if n % 3 == 0 else (gold + 1) % 4"), Status.NOT_CHECKED)
+    assert told["at_chance"]["seen"] == "7 samples are too few to tell the score from 0.250, that of guessing"
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        ("said = CutText(said[:20]) if n % 4 == 0 else said", Check.CUT_OFF),
+        ("said = '' if n % 4 == 0 else said", Check.EMPTY_ANSWERS),
+        ("said = 'so be it' if n % 4 == 0 else said", Check.NO_ANSWER_FOUND),
+    ],
+    ids=["cut off", "empty", "no answer"],
+)
+def test_a_form_that_changed_since_the_last_result_is_found(fault: str, check: Check, evaluated: Callable[..., Project]) -> None:
+    assert Check.FORMAT_CHANGED not in found(evaluated("Sums")) | found(evaluated("Sums"), Status.CLEAN)
+    findings = found(evaluated("Sums", fault))
+    assert set(findings) == {str(check), "format_changed"}
+    assert findings["format_changed"]["seen"].startswith("25 of 100 answers are ")
+    assert findings["format_changed"]["seen"].endswith(" UTC, 0 of 100 were")
+    assert "format_changed" in found(evaluated("Sums"), Status.CLEAN)
+
+
+def test_later_checks_look_at_earlier_answers_once_and_ask_for_none(
+    evaluated: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("eval_dagster.stages.metrics.ANSWER_CHECKS_VERSION", 0)
+        earlier.setattr("eval_dagster.stages.metrics.answer_findings", lambda *_: [])
+        project = evaluated("Sums", "said = '' if n % 10 == 0 else said")
+    assert found(project) == {}
+    made = []
+    for _ in range(2):
+        results, failures = run_all(project, [("quiz", "one")])
+        assert failures == []
+        made.append({stage for (stage, _), each in results.items() if not each.cached})
+    assert made == [{"task_metrics"}, set()]
+    assert set(found(project)) == {"empty_answers"}
+    assert [each for each in results["task_metrics", "quiz"].warnings if each.startswith("quiz|one: empty_answers: in 10 of 100 samples")]
+
+
+def test_results_of_earlier_releases_can_be_read(evaluated: Callable[..., Project]) -> None:
+    project = evaluated("Sums", "said = '' if n % 10 == 0 else said")
+    new = {"n_cut_off", "n_empty", "n_unparsed", "n_refused", "n_repeated", "n_shortened", "n_completed"}
+    new |= {"value_completed", "value_lowest", "value_highest"}
+    current = project.lake.current("metrics", "quiz", "one")
+    assert current is not None
+    table = read_table(current.path).drop_columns(list(new))
+    rows = table.to_pylist()
+    findings = [{name: value for name, value in each.items() if name != "sample_ids"} for each in json.loads(rows[0]["findings"])]
+    column = pa.array([row["findings"] and json.dumps(findings) for row in rows])
+    write_parquet(current.path, table.set_column(table.column_names.index("findings"), "findings", column), current.info)
+    publish(project.lake)
+    row = shown(project)
+    assert {row[name] for name in new} == {None}
+    assert answer_words(row) == ""
+    assert found(project)["empty_answers"]["sample_ids"] is None
+    groups = cell_findings(project.lake, "quiz", "one")
+    assert groups is not None
+    assert [each.sample_ids for each in groups[About.OUTPUTS].with_status(Status.FOUND)] == [()]
+    # A later result is not compared with answers that nobody has counted.
+    told = found(evaluated("Sums"), Status.NOT_CHECKED)
+    assert told["format_changed"]["seen"].endswith(" UTC were not looked at")
+
+
+def test_prompts_that_a_model_does_not_read_whole_are_found(write: Callable[[str, str], Path], tmp_path: Path, tiny_model: Path) -> None:
+    write("quiz.py", TASK)
+    config = f"""
+        models:
+          one: {{backend: transformers, source: {{folder: "{tiny_model}"}}, max_length: 20, truncate: true}}
+        evals:
+          quiz: {{task: "quiz.py:Choices"}}
+    """
+    project = Project.open(config_path=write("evals.yaml", config), home=tmp_path / "home")
+    run_all(project, [("quiz", "one")])
+    assert "shortened_prompts" in found(project)
+    assert shown(project)["n_shortened"] == 100
+    assert "100 % prompt shortened" in answer_words(shown(project))
+
+
+def test_each_check_is_in_one_group() -> None:
+    assert not PROMPT_CHECKS & OUTPUT_CHECKS
+    finding = Finding(check=Check.TIES, status=Status.CLEAN, seen="")
+    assert Counter(about(replace(finding, check=each)) for each in Check) == {About.PROMPTS: 10, About.OUTPUTS: 6, About.SCORES: 7}
+    assert set(linting._CHECKS) == PROMPT_CHECKS
