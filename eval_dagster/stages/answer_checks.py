@@ -299,7 +299,7 @@ def _at_ceiling(look: _Look) -> Finding | None:
         return _unchecked(Check.AT_CEILING, f"{row['n']} samples are too few to tell the best score from chance")
     return _found(
         Check.AT_CEILING,
-        [each for each in look.answers if look.values.get(each.sample_id) is not None],
+        [each for each in look.answers if look.values.get(each.sample_id) is not None] or look.answers,
         row["n"],
         status=Status.NOTE,
         seen=f"the score, {number(row['value'])}, is the best that there is, or nearly",

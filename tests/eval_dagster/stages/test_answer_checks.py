@@ -1,6 +1,9 @@
 """Faults that are planted into answers one by one: each is found by the check that is made for it, and by no other."""
 
+import html
 import json
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,11 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from running_stages import run_all
+from starlette.testclient import TestClient
 
 from eval_dagster.cli.leaderboard import print_leaderboard, standings
-from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.parquet_files import read_table, write_parquet
+from eval_dagster.pages.server.application import application
 from eval_dagster.project import Project
 from eval_dagster.prompts import lint as linting
 from eval_dagster.records import OUTPUT_CHECKS, PROMPT_CHECKS, Check, Finding, Status
@@ -232,6 +237,44 @@ def test_a_score_of_half_answers_is_shown_with_that_of_whole_ones_and_its_bounds
     assert "answers" in capsys.readouterr().out
 
 
+def test_subjects_corpora_and_several_texts_have_figures_of_their_own(write: Callable[[str, str], Path], tmp_path: Path) -> None:
+    more = """
+    from eval_dagster.metrics.translation import BLEU
+
+    class Two(Sums):
+        METRICS = [ExactNumber, BLEU]
+        SUBJECTS = ["even", "odd"]
+        HEADLINE_AGGREGATION = "macro"
+
+        def _load_dataset(self, subject):
+            return {"test": [{"n": n} for n in range(40) if n % 2 == (subject == "odd")]}
+    """
+    write("quiz.py", textwrap.dedent(TASK) + textwrap.dedent(more))
+    write("model.py", MODEL.replace("{choices}", "pass").replace("{texts}", "said = CutText(said[:20]) if n % 2 == 0 and n < 20 else said"))
+    config = """
+        models:
+          one: {backend: scripted, function: "model.py:answer"}
+        evals:
+          quiz: {task: "quiz.py:Two"}
+    """
+    project = Project.open(config_path=write("evals.yaml", config), home=tmp_path / "home")
+    _, failures = run_all(project, [("quiz", "one")])
+    assert failures == []
+    rows = {(row["metric"], row["aggregation"], row["subject"]): row for row in read_rows(project.lake, "select * from metrics")}
+    even, odd = (rows["exact_number", "micro", subject] for subject in ("even", "odd"))
+    assert (even["n_cut_off"], even["n_completed"], odd["n_cut_off"], odd["n_completed"]) == (10, 10, 0, 20)
+    assert odd["value_completed"] == odd["value_lowest"] == odd["value_highest"] == odd["value"]
+    assert even["value_highest"] == pytest.approx(even["value"] + 0.5)
+    micro, macro = (rows["exact_number", kind, None] for kind in ("micro", "macro"))
+    assert (micro["n_cut_off"], macro["n_cut_off"]) == (10, 10)
+    assert macro["value_completed"] == pytest.approx((even["value_completed"] + odd["value"]) / 2)
+    assert micro["value_completed"] == pytest.approx((even["value_completed"] + 2 * odd["value"]) / 3)
+    bleu = rows["bleu", "corpus", None]
+    assert (bleu["n_cut_off"], bleu["value_lowest"], bleu["value_highest"], bleu["n_unparsed"]) == (10, None, None, None)
+    assert bleu["value_completed"] is not None
+    assert shown(project)["value_completed"] == macro["value_completed"]
+
+
 def test_the_findings_of_a_cell_are_told_in_three_groups(evaluated: Callable[..., Project]) -> None:
     groups = cell_findings(evaluated("Sums", "said = '' if n % 10 == 0 else said").lake, "quiz", "one")
     assert groups is not None
@@ -353,6 +396,54 @@ def test_prompts_that_a_model_does_not_read_whole_are_found(write: Callable[[str
     assert "shortened_prompts" in found(project)
     assert shown(project)["n_shortened"] == 100
     assert "100 % prompt shortened" in answer_words(shown(project))
+
+
+def test_a_label_that_all_good_models_call_wrong_is_doubted(write: Callable[[str, str], Path], tmp_path: Path) -> None:
+    write("quiz.py", TASK)
+    models = """
+        WRONG = {"one": {1, 2, 3}, "two": {1, 2, 4}, "three": {1, 2}, "poor": set(range(60))}
+
+        def answered(name, request):
+            n = int(request.prompt.rpartition("Question ")[2].split()[0])
+            moved = 0 if n not in WRONG[name] else 2 if (name, n) == ("two", 2) else 1
+            return [0.0 if place == (n * 7 + moved) % 4 else -3.0 - place for place in range(4)]
+
+        def one(request):
+            return answered("one", request)
+
+        def two(request):
+            return answered("two", request)
+
+        def three(request):
+            return answered("three", request)
+
+        def poor(request):
+            return answered("poor", request)
+    """
+    write("model.py", models)
+    names = ("one", "two", "three", "poor")
+    backends = "".join(f'\n  {name}: {{backend: scripted, function: "model.py:{name}"}}' for name in names)
+    config = f'models:{backends}\nevals:\n  quiz: {{task: "quiz.py:Choices"}}\n'
+    project = Project.open(config_path=write("evals.yaml", config), home=tmp_path / "home")
+    _, failures = run_all(project, [("quiz", name) for name in names])
+    assert failures == []
+    # They are wrong on 2 too, but not alike; on 3 and 4 one is wrong alone; and on 1 a poor model is no witness.
+    [row] = read_rows(project.lake, "select * from gold_doubts")
+    assert (row["sample_name"], row["answer"], row["gold"]) == ("1", "A", [" D"])
+    assert (row["n_models"], row["models"]) == (3, ["one", "three", "two"])
+
+
+def test_the_page_of_the_samples_has_the_findings_with_links_to_five(evaluated: Callable[..., Project]) -> None:
+    project = evaluated("Sums", "said = '' if n % 10 == 0 else said")
+    [finding] = found(project).values()
+    client = TestClient(application(CatalogReader(project.lake)), base_url="http://127.0.0.1:4000")
+    text = client.get("/samples?eval=quiz&model=one").text
+    told = text[text.index('id="findings"') :].partition("</section>")[0]
+    assert "empty_answers</b>: in 10 of 100 samples, the answer is empty" in told
+    assert re.findall(r"sample=(\w+)", told) == finding["sample_ids"]
+    [address] = re.findall(rf'href="([^"]*sample={finding["sample_id"]})"', told)
+    assert client.get(html.unescape(address)).status_code == 200
+    assert "10 % empty" in client.get("/leaderboard").text
 
 
 def test_each_check_is_in_one_group() -> None:
