@@ -24,7 +24,7 @@ from eval_dagster.config import models, schema
 from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.tables.columns import EndpointAnswer
+from eval_dagster.lake.tables.columns import EndpointAnswer, MetricRow
 from eval_dagster.lake.tables.schemas import COMMON, RECORDS, column_texts
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Loglikelihood
@@ -185,6 +185,8 @@ def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, used
 def texts_of(name: str) -> dict[str, str]:
     """The meanings of a relation's columns, by the docstrings of its table's records."""
     views = {"change_points": (Look,), "endpoint_answers": (EndpointAnswer,)}
+    if name.startswith("leaderboard"):  # it has columns of `metrics`
+        return {column: text for column, text in column_texts(MetricRow).items() if column not in TEXTS["columns"]}
     return column_texts(*{**RECORDS, **views}.get(name.removesuffix("_history"), ()))
 
 

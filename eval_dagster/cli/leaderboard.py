@@ -14,8 +14,10 @@ from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import damages_listed, read_rows
 from eval_dagster.lake.files import Lake, catalog_path, trial_lake
 from eval_dagster.lake.records import read_attempts
+from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
+from eval_dagster.results.trust import answer_words
 from eval_dagster.texts.figures import dollars, interval, number
 
 _ANSWERING = "select eval, model, served_model, server_fingerprint, count(*) as answers from responses group by all"
@@ -46,6 +48,8 @@ class Standing:
     """Marks scores which mix models or states of a server."""
     findings: list[str] | None
     """Signs that the score measures something else; null if nobody has looked for any."""
+    answers: str = ""
+    """How the model answered, if there is something to tell."""
 
 
 def standings(lake: Lake) -> list[Standing]:
@@ -54,11 +58,12 @@ def standings(lake: Lake) -> list[Standing]:
         lake,
         """
         select
-            eval, rank, model, metric, value, stderr, ci_low, ci_high, n, n_errors, differs, newer_attempt, mixed_answers, findings
+            eval, rank, model, metric, value, stderr, ci_low, ci_high, n, n_errors, differs, newer_attempt, mixed_answers, findings,
+            n_cut_off, n_empty, n_unparsed, n_refused, n_repeated, n_shortened, n_completed, value_completed, value_lowest, value_highest
         from leaderboard_all
         """,
     )
-    return [Standing(**row) for row in rows]
+    return [Standing(**fields_in(row, Standing), answers=answer_words(row)) for row in rows]
 
 
 def show_leaderboard(
@@ -148,6 +153,7 @@ def score_table(rows: Sequence[Standing]) -> tuple[list[str], list[list[object]]
         "differs": [row.differs for row in rows],
         "last run": [row.newer_attempt for row in rows],
         "mixed answers": [row.mixed_answers for row in rows],
+        "answers": [row.answers for row in rows],
         "findings": ["not checked" if row.findings is None else f"⚠ {len(row.findings)}" if row.findings else "" for row in rows],
     }
     for name, marked in marks.items():

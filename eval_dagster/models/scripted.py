@@ -20,6 +20,13 @@ from eval_dagster.versions.source_files import load_file
 Answer = str | Sequence[float]
 """A text, or one log-probability a choice, or for a perplexity one a token."""
 
+
+class CutText(str):
+    """A text of a function that was cut off at the limit: its `finish_reason` is `length`."""
+
+    __slots__ = ()
+
+
 AnswerFunction = Callable[[Request], Answer]
 
 ENGINE_VERSION = 1
@@ -170,13 +177,15 @@ class ScriptedResponder(Model):
 
     def _texts(self, request: Request) -> ModelResponse:
         settings = request.generation or GenerationSettings()
-        texts: list[str] = []
+        texts, reasons = list[str](), list[str]()
         for _ in range(request.first_text, settings.num_samples):
             answer = self._function(request)
             if not isinstance(answer, str):
                 raise ModelError(f"The function gave {type(answer).__name__} for a request without choices; expected a text.")
-            texts.append(cut_at_stop(answer, settings.stop_sequences)[0])
-        return ModelResponse(input=request.prompt, text=tuple(texts), finish_reason=("stop",) * len(texts))
+            text, is_stopped = cut_at_stop(answer, settings.stop_sequences)
+            texts.append(text)
+            reasons.append("length" if isinstance(answer, CutText) and not is_stopped else "stop")
+        return ModelResponse(input=request.prompt, text=tuple(texts), finish_reason=tuple(reasons))
 
     def _scores(self, request: Request, choices: Sequence[str]) -> ModelResponse:
         answer: object = self._function(request)

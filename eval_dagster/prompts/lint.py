@@ -22,7 +22,7 @@ from eval_dagster.records import Check, Finding, ResponseType, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.versions.hashes import stable_hash
 
-LINT_VERSION = 2
+LINT_VERSION = 3
 """Version of the checks. Raise it if a finding may change; stored prompts are then looked at again."""
 _CHANCE = 1e-3
 """The most probable chance by which a check may find something."""
@@ -45,6 +45,8 @@ _FEW_ANSWERS = 0.25
 _SHORTEST = 3
 """Characters of a question. Shorter ones are found in others by chance."""
 _LEAST_SAMPLES = 8
+SHOWN_SAMPLES = 5
+"""Samples that a finding names."""
 _OTHERS = 5
 """Answers of other samples that are looked for in the place of the own one."""
 
@@ -429,6 +431,7 @@ def _found(check: Check, concerned: Sequence[Asked], total: Sequence[Asked], *, 
         n_of=len(total),
         sample_id=concerned[0].prompt.sample_id,
         sample_name=concerned[0].prompt.sample_name,
+        sample_ids=[each.prompt.sample_id for each in concerned[:SHOWN_SAMPLES]],
         seen=seen,
         effect=effect,
         advice=advice,

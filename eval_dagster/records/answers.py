@@ -97,15 +97,47 @@ class Check(StrEnum):
     BLANK_TEXTS = "blank_texts"
     DUPLICATES = "duplicates"
     CONTRADICTIONS = "contradictions"
+    CUT_OFF = "cut_off"
+    EMPTY_ANSWERS = "empty_answers"
+    REFUSALS = "refusals"
+    REPEATED_TEXT = "repeated_text"
+    SHORTENED_PROMPTS = "shortened_prompts"
+    ERRORS = "errors"
+    NO_ANSWER_FOUND = "no_answer_found"
+    FORMAT_CHANGED = "format_changed"
+    ONE_ANSWER = "one_answer"
+    AT_CHANCE = "at_chance"
+    AT_CEILING = "at_ceiling"
     TIES = "ties"
-    """The answers of a model have it, as they have the next one; all others are of the rows and prompts."""
     NO_BOUNDS = "no_bounds"
+
+
+PROMPT_CHECKS = frozenset(
+    {
+        Check.GOLD_IS_NO_CHOICE,
+        Check.EXAMPLES_TELL_GOLD,
+        Check.EXAMPLE_IS_QUESTION,
+        Check.ANSWER_IN_PROMPT,
+        Check.GOLD_POSITION,
+        Check.LENGTH_TELLS_GOLD,
+        Check.EQUAL_CHOICES,
+        Check.BLANK_TEXTS,
+        Check.DUPLICATES,
+        Check.CONTRADICTIONS,
+    }
+)
+"""The checks of rows and prompts, which need no answer."""
+OUTPUT_CHECKS = frozenset({Check.CUT_OFF, Check.EMPTY_ANSWERS, Check.REFUSALS, Check.REPEATED_TEXT, Check.SHORTENED_PROMPTS, Check.ERRORS})
+"""The checks of answers, which need no metric. All others are of what the metrics made of the answers."""
 
 
 class Status(StrEnum):
     """How a check ended."""
 
     FOUND = "found"
+    """The score may measure something else than its name says."""
+    NOTE = "note"
+    """There is something to know about the score, which is true of sound benchmarks and models too: it is at chance, for instance."""
     CLEAN = "clean"
     NOT_CHECKED = "not checked"
 
@@ -126,6 +158,8 @@ class Finding:
     """One of the samples that it concerns."""
     sample_name: str | None = None
     """Its own name, if it has one."""
+    sample_ids: Sequence[str] = ()
+    """That sample and up to four others. Empty in the files of earlier releases."""
     effect: str = ""
     """What it does to the score."""
     advice: str = ""
@@ -133,7 +167,7 @@ class Finding:
 
     def __str__(self) -> str:
         """One sentence after the other: what was seen, one sample, the effect, what to do."""
-        if self.status is not Status.FOUND:
+        if self.status not in (Status.FOUND, Status.NOTE):
             return f"{self.check}: {self.seen}"
         sample = f" (sample {self.sample_name or self.sample_id}, for instance)" if self.sample_id else ""
         return f"{self.check}: {self.seen}{sample}; {self.effect}; {self.advice}"

@@ -146,8 +146,9 @@ class Regression:
     """A `fresh_p_value` below this confirms the fall."""
     cause: str | None = None
     """The differences from the baseline, separated by commas: `data`, `samples`, `prompt`, `model`, `engine`, `endpoint`, `metric`; empty
-    if nothing differs. `mixed answers` and `mixed baseline`: the result, or the baseline, has answers of several models or states of a
-    server.
+    if nothing differs. `budget`: answers that were cut off explain at least half of the difference; `format`: texts in which no answer was
+    found; neither has `model` beside it. `mixed answers` and `mixed baseline`: the result, or the baseline, has answers of several models
+    or states of a server.
     """
     reason: str | None = None
     """Why the result was not judged, what it drifted from, or why it is still worse."""

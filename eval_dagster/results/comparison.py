@@ -12,17 +12,26 @@ from eval_dagster.lake.tables.columns import PromptRow, ResponseRow, ScoreRow
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of, known_bounds
 from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
-from eval_dagster.results.samples import answer_text
+from eval_dagster.results.samples import answer_text, explanation_of
 from eval_dagster.stages.partition import mixed_words
 from eval_dagster.statistics.paired import ALPHA, Comparison, compare_corpora, compare_items, compare_means
 
-Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "mixed answers", "mixed baseline"]
+Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "budget", "format", "mixed answers", "mixed baseline"]
 """The difference: an input, the model (weights or tokenizer), the engine (code, packages, device, dtype, settings of requests), the model
 behind a server's name, or the metric's code. Or one of the results mixes answers of several models or states of a server.
+
+`budget` and `format` replace `model`: at least half of the difference is due to samples whose answers only one of the results has whole, or
+in a form in which the metric finds an answer.
 """
 
 T = TypeVar("T")
+_EXPLAINED = 0.5
+"""Part of a difference from which on the samples behind it explain it."""
+_FEW = 0.01
+"""Part of the samples below which they explain nothing."""
 _WORDS = {
+    "budget": "budget (answers were cut off at the limit of tokens)",
+    "format": "format (no answer was found in texts)",
     "endpoint": "endpoint (another model behind the server's name)",
     "mixed answers": "mixed answers (of several models or states of the server)",
     "mixed baseline": "mixed baseline (answers of several models or states of the server)",
@@ -126,9 +135,45 @@ def causes(a: Materialization, b: Materialization, metric: str) -> tuple[Cause, 
                 found += ["endpoint"] if version == version_before else ["endpoint", "engine"]
     if metric_versions(a).get(metric) != metric_versions(b).get(metric):
         found.append("metric")
+    of_answers = _answer_causes(a, b, metric)
+    found = [*of_answers, *(cause for cause in found if not (of_answers and cause == "model"))]
     found += ["mixed answers"] if mixed_words(a.metrics.info.counts) else []
     found += ["mixed baseline"] if mixed_words(b.metrics.info.counts) else []
     return tuple(found)
+
+
+def _answer_causes(a: Materialization, b: Materialization, metric: str) -> list[Cause]:
+    """Whether samples explain a difference whose answers one result alone has cut off, or without an answer that the metric finds."""
+    if a.scores_version == b.scores_version or not (a.has_scores and b.has_scores):
+        return []
+    of_a, of_b = a.scores_by_metric.get(metric, {}), b.scores_by_metric.get(metric, {})
+    differences = {
+        sample: here["value"] - there["value"]
+        for sample, here in of_a.items()
+        if here["value"] is not None and (there := of_b.get(sample)) is not None and there["value"] is not None
+    }
+    total = sum(differences.values())
+    if not total:
+        return []
+    (cut_a, lost_a), (cut_b, lost_b) = (_unsound_answers(*side) for side in ((a, of_a), (b, of_b)))
+    changed: dict[Cause, set[str]] = {"budget": (cut_a ^ cut_b) & differences.keys()}
+    changed["format"] = ((lost_a ^ lost_b) & differences.keys()) - changed["budget"]
+    return [
+        cause
+        for cause, samples in changed.items()
+        if len(samples) >= _FEW * len(differences) and sum(differences[sample] for sample in samples) / total >= _EXPLAINED
+    ]
+
+
+def _unsound_answers(point: Materialization, scores: Mapping[str, ScoreRow]) -> tuple[set[str], set[str]]:
+    """The samples with an answer that was cut off, and those with one that is empty or in which the metric finds nothing."""
+    responses = _or_nothing(lambda: point.responses)
+    cut = {sample for sample, row in responses.items() if {"length", "reasoning"} & set(row["finish_reason"] or ())}
+    lost = {sample for sample, row in scores.items() if not all((text or "").strip() for text in explanation_of(row).get("answer", ()))}
+    for sample, row in responses.items():
+        if any(not text.strip() for text in row.get("text_post_processed") or row["text"] or ()):
+            lost.add(sample)
+    return cut, lost
 
 
 def cause_words(causes: str) -> str:

@@ -21,7 +21,7 @@ _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "m
 StageTable = Literal["prompts", "responses", "scores"]
 _STAGES = {"prompts": "rendered_prompts", "responses": "model_outputs"}
 _PROMPT = ("sample_id", "request_id", "prompt", "choices", "gold")
-_RESPONSE = ("sample_id", "text", "text_post_processed", "choice_logprobs", "error")
+_RESPONSE = ("sample_id", "text", "text_post_processed", "choice_logprobs", "finish_reason", "error")
 """Columns that comparisons read. Other columns, such as log-probabilities of tokens, are many times larger."""
 _Columns: TypeAlias = Sequence[str] | None
 _Samples: TypeAlias = Collection[str] | None

@@ -8,7 +8,7 @@ with checked as (
             from_json(
                 findings,
                 '[{"check": "VARCHAR", "status": "VARCHAR", "seen": "VARCHAR", "n": "BIGINT", "n_of": "BIGINT",'
-                || ' "sample_id": "VARCHAR", "sample_name": "VARCHAR", "effect": "VARCHAR", "advice": "VARCHAR"}]'
+                || ' "sample_id": "VARCHAR", "sample_name": "VARCHAR", "sample_ids": ["VARCHAR"], "effect": "VARCHAR", "advice": "VARCHAR"}]'
             )
         ) as finding
     from internal._current_metrics
@@ -24,9 +24,11 @@ select
     finding['n_of'] as n_of,
     finding['sample_id'] as sample_id,
     finding['sample_name'] as sample_name,
+    -- Null in results of earlier releases.
+    finding['sample_ids'] as sample_ids,
     finding['seen'] as seen,
     finding['effect'] as effect,
     finding['advice'] as advice,
     materialized_at
 from checked
-order by status = 'found' desc, eval, model, check_name
+order by list_position(['found', 'note'], status) nulls last, eval, model, check_name

@@ -109,6 +109,16 @@ select
     ci_high,
     n,
     n_errors,
+    n_cut_off,
+    n_empty,
+    n_unparsed,
+    n_refused,
+    n_repeated,
+    n_shortened,
+    n_completed,
+    value_completed,
+    value_lowest,
+    value_highest,
     case when value is not null and differs is null then rank() over (
         partition by eval, differs is null
         order by case when higher_is_better then value else -value end desc nulls last

@@ -1,13 +1,14 @@
 """Findings about an eval: in the footer of its prompts, and with its metrics, so that they can be shown without the task."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
 from eval_dagster.metrics.base import BaseMetric, bounds_of
-from eval_dagster.prompts.lint import LINT_VERSION
+from eval_dagster.prompts.lint import LINT_VERSION, SHOWN_SAMPLES
 from eval_dagster.records import Check, Finding, Status
 from eval_dagster.texts.figures import interval
 
@@ -27,21 +28,34 @@ def stored_findings(prompts: LakeFile) -> list[Finding] | None:
     note = json.loads(prompts.info.notes.get(FINDINGS_NOTE, "{}"))
     if note.get("version") != LINT_VERSION:
         return None
-    return [Finding(**{**each, "check": Check(each["check"]), "status": Status(each["status"])}) for each in note["findings"]]
+    return [_finding(each) for each in note["findings"]]
 
 
 def findings_column(
-    prompts: LakeFile, metrics: Sequence[MetricRow], scores: Sequence[ScoreRow], classes: Sequence[type[BaseMetric]]
+    prompts: LakeFile,
+    metrics: Sequence[MetricRow],
+    scores: Sequence[ScoreRow],
+    classes: Sequence[type[BaseMetric]],
+    of_answers: Sequence[Finding],
 ) -> str | None:
-    """The findings about prompts and answers, as JSON for the headline's row of `metrics`. None if the prompts were not examined.
+    """All findings as JSON, for the headline's row of `metrics`. None if the prompts were not examined.
 
-    `classes` are the metrics of the task.
+    `classes` are the metrics of the task, and `of_answers` what `answer_findings` returns.
     """
     found = stored_findings(prompts)
     if found is None:
         return None
-    of_answers = [ties_finding(metrics, scores), bounds_finding(metrics, scores, classes)]
-    return json.dumps([asdict(each) for each in [*found, *filter(None, of_answers)]], ensure_ascii=False)
+    of_scores = [ties_finding(metrics, scores), bounds_finding(metrics, scores, classes)]
+    return json.dumps([asdict(each) for each in [*found, *of_answers, *filter(None, of_scores)]], ensure_ascii=False)
+
+
+def read_findings(column: str) -> list[Finding]:
+    """The findings in the column `findings` of a row of `metrics`."""
+    return [_finding(each) for each in json.loads(column)]
+
+
+def _finding(stored: Mapping[str, Any]) -> Finding:
+    return Finding(**{**stored, "check": Check(stored["check"]), "status": Status(stored["status"])})
 
 
 def bounds_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow], classes: Sequence[type[BaseMetric]]) -> Finding | None:
@@ -74,7 +88,8 @@ def ties_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow] = ()) 
     if tied < _MANY_TIES * total:
         return Finding(check=Check.TIES, status=Status.CLEAN, seen="", n=tied, n_of=total)
     name = row["metric"]
-    sample = next((each for each in scores if each["metric"] == name and '"tie"' in (each["explanation"] or "")), None)
+    samples = [each for each in scores if each["metric"] == name and '"tie"' in (each["explanation"] or "")][:SHOWN_SAMPLES]
+    sample = next(iter(samples), None)
     return Finding(
         check=Check.TIES,
         status=Status.FOUND,
@@ -82,6 +97,7 @@ def ties_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow] = ()) 
         n_of=total,
         sample_id=sample and sample["sample_id"],
         sample_name=sample and sample.get("sample_name"),
+        sample_ids=[each["sample_id"] for each in samples],
         seen=f"the model finds several choices equally good in {tied} of {total} samples",
         effect="their score is that of a draw: 1/k of k choices, or for metrics of other packages that of the first choice",
         advice="look at its log-probabilities of such a sample; a model that answers from a table ties where the table has no answer",

@@ -16,9 +16,15 @@ from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import declared_headline
 from eval_dagster.progress.reporting import making
-from eval_dagster.records import Status
+from eval_dagster.records import PROMPT_CHECKS, Status
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, ties_finding
+from eval_dagster.stages.answer_checks import (
+    ANSWER_CHECKS_VERSION,
+    Earlier,
+    answer_findings,
+)
+from eval_dagster.stages.answer_figures import checked_answers, with_answer_figures
+from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_findings
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult, mixed_words, stored_mixed_counts
 from eval_dagster.stages.scores import headline, metric_versions
@@ -206,7 +212,11 @@ def materialize_metrics(partition: Partition) -> StageResult:
     making(_STAGE, partition.eval_name, partition.model)
     scored = read_rows(scores.path)
     rows = metric_rows(partition.task, scored)
-    findings = findings_column(require_outputs(partition)[0], rows, scored, partition.task.METRICS)
+    prompts, _ = require_outputs(partition)
+    answers = checked_answers(partition.task, prompts.path, outputs.path, scored)
+    rows = with_answer_figures(partition.task, rows, scored, answers)
+    of_answers = answer_findings(partition.task, rows, scored, answers, _earlier(partition, outputs.info.version))
+    findings = findings_column(prompts, rows, scored, partition.task.METRICS, of_answers)
     rows = [{**row, "findings": findings if row["is_headline"] else None} for row in rows]
     key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
@@ -221,9 +231,10 @@ def materialize_metrics(partition: Partition) -> StageResult:
 
 def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) -> Plan:
     """Whether the current metrics belong to a file of scores, and are in MLflow. Adds problems with MLflow to `warnings`."""
-    project, current, code = partition.project, partition.current(_STAGE), code_version(metric_rows, _spread)
+    project, current = partition.project, partition.current(_STAGE)
+    code = code_version(metric_rows, _spread, with_answer_figures, checked_answers)
     prompts = partition.current("rendered_prompts")
-    findings = stable_hash(prompts and prompts.info.notes.get(FINDINGS_NOTE))
+    findings = stable_hash([prompts and prompts.info.notes.get(FINDINGS_NOTE), ANSWER_CHECKS_VERSION])
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code, findings])
     again = []
     if current is not None and current.info.fingerprint == fingerprint:
@@ -249,10 +260,11 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
             link = partition.project.tracker.run_link(run)
             links |= {"mlflow_run": link} if link else {}
     preview = read_head(current.path, 20, _PREVIEW)
-    ties = ties_finding(preview)
-    if ties is not None and ties.status is Status.FOUND:
-        warnings = [*warnings, f"{partition}: {ties}"]
-    if not any(row["is_headline"] for row in read_rows(current.path, ["is_headline"])):
+    shown = next((row for row in read_rows(current.path, ["is_headline", "findings"]) if row["is_headline"]), None)
+    if shown is not None and shown["findings"] is not None:
+        of_answers = [each for each in read_findings(shown["findings"]) if each.check not in PROMPT_CHECKS]
+        warnings = [*warnings, *(f"{partition}: {each}" for each in of_answers if each.status is Status.FOUND)]
+    if shown is None:
         metric = headline(partition.task)
         values = ", ".join(dict.fromkeys(row["metric"] for row in preview if row["metric"].split("/")[0] == metric.NAME))
         wrong = f"declares {name!r}" if (name := declared_headline(metric)) else "does not say which is the headline"
@@ -321,6 +333,21 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
         return datetime.fromisoformat(last.info.materialized_at), list(changed_inputs(now, before))
     except (LakeError, KeyError):
         return None, None
+
+
+def _earlier(partition: Partition, outputs_version: str) -> Earlier | None:
+    """The newest result with other answers, if it has the same samples. None without one."""
+    lake, samples = partition.project.lake, asked_versions(require_outputs(partition)[0].path)[0]
+    for path in reversed(lake.files(lake.folder("metrics", partition.eval_name, partition.model))):
+        with suppress(LakeError):  # a damaged file is no result to compare with
+            info = lake.info(path)
+            if info.inputs["model_outputs"] == outputs_version:
+                continue
+            row = next((row for row in read_rows(path) if row["is_headline"]), None)
+            if row is None or row["samples_version"] != samples:
+                return None
+            return Earlier(row=row, when=f"the result of {info.materialized_at[:16].replace('T', ' ')} UTC")
+    return None
 
 
 def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[MetricRow]) -> dict[str, float]:

@@ -244,6 +244,26 @@ class MetricRow(TypedDict):
     """Clusters among these samples."""
     n_ties: int | None
     """Samples for which several choices have exactly the highest value. Null for a metric that compares no choices."""
+    n_cut_off: int | None
+    """Samples with an answer that was cut off at `max_tokens`, or within its reasoning. This and the next counts are null without texts."""
+    n_empty: int | None
+    """Samples with an empty answer, although an answer is expected."""
+    n_unparsed: int | None
+    """Samples with another whole answer in which the metric finds none. Null too if the metric does not say what the answer is."""
+    n_refused: int | None
+    """Samples with an answer that begins with a refusal, or that a server withheld."""
+    n_repeated: int | None
+    """Samples with an answer that ends in a loop: the same words again and again."""
+    n_shortened: int | None
+    """Samples with a prompt that was too long for the model, and was cut on the left."""
+    n_completed: int | None
+    """Samples with a value and no answer that was cut off."""
+    value_completed: float | None
+    """Value of these samples alone."""
+    value_lowest: float | None
+    """Value if each cut-off answer had the least possible value. Null without known bounds, and for metrics of all samples together."""
+    value_highest: float | None
+    """Value if each cut-off answer had the largest possible value."""
     higher_is_better: bool
     """Whether a higher value is better."""
     bound_low: float | None

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypedDict
 
 from pydantic import BaseModel
 
@@ -22,6 +21,7 @@ from eval_dagster.pages.report.plots import MOST_POINTS
 from eval_dagster.project import Project, in_order
 from eval_dagster.records.judgements import Acceptance, Look, Verdict
 from eval_dagster.results.materializations import Materialization, MaterializationName, history, metric_versions
+from eval_dagster.results.trust import AnswerFigures, answer_words
 from eval_dagster.versions.hashes import package_versions
 
 _MOST_ACCEPTED = 20
@@ -53,9 +53,11 @@ class Standing:
     """The checks that found a sign that the score measures something else, by name."""
     mixed_answers: str | None = None
     """The models or states of a server whose answers the score mixes, in words."""
+    answers: str = ""
+    """How the model answered, if there is something to tell."""
 
 
-class _Ranked(TypedDict):
+class _Ranked(AnswerFigures):
     """The columns of `leaderboard_all` that a standing has."""
 
     eval: str
@@ -221,6 +223,7 @@ def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materializ
                 problem=problem if problem or row else "no result yet",
                 findings=(rank and rank["findings"]) or (),
                 mixed_answers=rank and rank["mixed_answers"],
+                answers=answer_words(rank) if rank else "",
             )
         )
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))

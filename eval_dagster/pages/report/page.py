@@ -159,6 +159,8 @@ def _standings(standings: Sequence[Standing]) -> list[_Shown]:
             notes.append(f"{each.n_errors:,} errors")
         if each.mixed_answers:
             notes.append(f"mixes {each.mixed_answers}")
+        if each.answers:
+            notes.append(each.answers)
         if each.findings:
             notes.append(f"⚠ findings: {', '.join(each.findings)}")
         if each.problem:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import TypedDict
 
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.tables.columns import MetricFigures
@@ -11,6 +10,7 @@ from eval_dagster.pages.report.plots import label_places, time_labels
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import NotFoundError, Parameters
+from eval_dagster.results.trust import AnswerFigures, answer_words
 
 _EVALS_A_PAGE = 12
 _ROWS_OF_MATRIX, _COLUMNS_OF_MATRIX = 60, 30
@@ -19,7 +19,7 @@ _MOST_LISTED = 200
 _SHADES = 4
 
 
-class Ranked(TypedDict):
+class Ranked(AnswerFigures):
     """A row of `leaderboard_all`, with the time of the result."""
 
     eval: str
@@ -30,8 +30,6 @@ class Ranked(TypedDict):
     value: float | None
     ci_low: float | None
     ci_high: float | None
-    n: int
-    n_errors: int
     newer_attempt: str | None
     mixed_answers: str | None
     findings: list[str] | None
@@ -103,7 +101,11 @@ def boards(state: CatalogState, parameters: Parameters) -> dict[str, object]:
     for (name, metric), found in groupby(rows, key=lambda row: (row["eval"], row["metric"])):
         axis = axes[metric]
         with_bars: list[dict[str, object]] = [
-            {**row, "bar": {"value": axis.place(row["value"]), "ci_low": axis.place(row["ci_low"]), "ci_high": axis.place(row["ci_high"])}}
+            {
+                **row,
+                "answers": answer_words(row),
+                "bar": {"value": axis.place(row["value"]), "ci_low": axis.place(row["ci_low"]), "ci_high": axis.place(row["ci_high"])},
+            }
             for row in found
         ]
         groups.append({"eval": name, "metric": metric, "axis": axis.ticks(), "rows": with_bars})

@@ -242,9 +242,14 @@ def _listed(state: CatalogState, parameters: Parameters, result: Result, against
         "select distinct materialized_at from metrics_history where eval = $eval and model = $model order by materialized_at desc limit 60",
         {"eval": result.eval, "model": result.model},
     )
+    findings = state.rows(
+        "select * from eval_findings where eval = $eval and model = $model and materialized_at = $at and status in ('found', 'note')",
+        {"eval": result.eval, "model": result.model, "at": result.materialized_at},
+    )
     return page(
         "samples.html",
         result=result,
+        findings=findings,
         against=against,
         notes=[*([note] if note is not None else []), *search.notes],
         metric=metric,

@@ -56,7 +56,7 @@ class Site:
         found: list[str] = []
         for number in range(1, 100):
             text = self.get(f"{address}&page={number}")
-            part = [re.search(r"sample=([^&]+)", each)[1] for each in self.links(text, "/sample")]  # type: ignore[index]
+            part = [re.search(r"sample=([^&]+)", each)[1] for each in self.links(text.partition('id="findings"')[0], "/sample")]  # type: ignore[index]
             found += part
             if f">part {number} of" not in text or 'rel="next"' not in text:
                 return found
