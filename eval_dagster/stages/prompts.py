@@ -20,7 +20,7 @@ from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageRe
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
-from eval_dagster.tasks.variants import DEFAULT, varied_task, variant_id
+from eval_dagster.tasks.variants import DEFAULT, variant_id, varied_task
 from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
 
 _STAGE = "rendered_prompts"

@@ -9,15 +9,19 @@ import pytest
 from running_stages import run_all
 from scipy.special import stdtrit
 
+from eval_dagster.errors import ConfigError, DataError, UsageError
 from eval_dagster.lake.catalog.catalog import read_rows as query
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.project import Project
+from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.stages.prompts import render_eval, rendering_of
+from eval_dagster.stages.snapshot import materialize_snapshot
 
 TASK = """
     from eval_dagster.metrics.completion import ExactMatch
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
-    from eval_dagster.records import ResponseType
-    from eval_dagster.tasks.base import BaseTask
+    from eval_dagster.records import Message, ResponseType, Role
+    from eval_dagster.tasks.base import BaseTask, IDKMixin
     from eval_dagster.tasks.style import ClozeStyle, MCStyle
 
     class Numbers(BaseTask[str]):
@@ -40,6 +44,47 @@ TASK = """
 
         def _get_ground_truth(self, item):
             return str(item["n"])
+
+    class Colours(Numbers):
+        NAME = "Colours"
+        RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
+        METRICS = [AccuracyLoglikelihood]
+        TASK_STYLER = MCStyle()
+
+        def _get_raw_question(self, item):
+            return f"Which is number {item['n']}?"
+
+        def _get_instruction_text(self, item):
+            return BaseTask._get_instruction_text(self, item)
+
+        def _get_ground_truth(self, item):
+            return BaseTask._get_ground_truth(self, item)
+
+        def _get_choices(self, item):
+            return [f"red {item['n']}", "green", "blue"]
+
+        def _get_correct_index(self, item):
+            return 0
+
+    class NotSure(IDKMixin, Colours):
+        NAME = "Colours (not sure)"
+
+    class Cloze(Colours):
+        NAME = "Colours (cloze)"
+        RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
+        TASK_STYLER = ClozeStyle()
+
+    class Stubborn(Colours):
+        NAME = "Colours (stubborn)"
+
+        def _get_ground_truth(self, item):
+            return " A"
+
+    class Deaf(Numbers):
+        NAME = "Deaf"
+
+        def _get_messages(self, item):
+            return [Message(Role.USER, f"Say {item['n']}.")]
 """
 ANSWER = """
     from pathlib import Path
@@ -48,6 +93,8 @@ ANSWER = """
     def answer(request):
         with Path(__file__).with_name("asked.log").open("a") as log:
             log.write(request.request_id + "\\n")
+        if request.choices:
+            return [-1.0, *[-2.0] * (len(request.choices) - 1)]
         number = int(request.prompt.rpartition("Say ")[2].split(".")[0])
         return str(number) if number < (10 if "please" in request.prompt else 30) else "?"
 """
@@ -110,3 +157,147 @@ def test_the_score_by_variant_and_the_effect_of_the_prompt_are_those_of_the_scri
     assert effect["deviation"] == pytest.approx(between**0.5)
     assert effect["share"] == pytest.approx(between / (between + own))
     assert (effect["n_models"], effect["rank_stability"], effect["exceeds_models"]) == (1, None, None), "there is nothing to compare with"
+
+
+def rendered(project: Project) -> dict[str, list[RenderedPrompt]]:
+    """The prompts of the eval by variant, in the order of the rows."""
+    materialize_snapshot(project, "numbers", "test")
+    found: dict[str, list[RenderedPrompt]] = {}
+    for prompt in render_eval(project, "numbers", rendering_of(project, "numbers", "scripted")):
+        found.setdefault(str(prompt.variant), []).append(prompt)
+    return found
+
+
+@pytest.fixture
+def render(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> Callable[..., dict[str, list[RenderedPrompt]]]:
+    def render_it(settings: str, task: str = "Numbers") -> dict[str, list[RenderedPrompt]]:
+        write("numbers_task.py", TASK)
+        write("numbers.py", ANSWER)
+        return rendered(open_project(CONFIG.format(settings=settings).replace("py:Numbers", f"py:{task}")))
+
+    return render_it
+
+
+ORDERS = """, variants: {
+    back: {choice_order: reversed}, next: {choice_order: rotated 1}, mixed: {choice_order: shuffled 3},
+    other: {choice_order: shuffled 4}}"""
+
+
+def test_the_gold_answer_follows_the_choices(render: Callable[..., dict[str, list[RenderedPrompt]]]) -> None:
+    found = render(f"{ORDERS}, num_fewshot: 2", "Colours")
+    assert list(found) == ["default", "back", "next", "mixed", "other"]
+    orders: dict[str, set[tuple[str, ...]]] = {}
+    for variant, prompts in found.items():
+        orders[variant] = set()
+        for prompt in prompts:
+            *examples, question = prompt.request.prompt.split("Question: ")[1:]
+            assert len(examples) == 2
+            for text in (*examples, question):
+                number, *lines, answer = text.strip().split("\n")
+                gold = next(label for label, _, choice in (line.partition(". ") for line in lines) if choice.startswith("red"))
+                assert sorted(line[3:] for line in lines) == sorted([f"red {number.split()[3][:-1]}", "green", "blue"])
+                assert answer == ("Answer:" if text is question else f"Answer: {gold}"), "the examples have the order, too"
+            assert prompt.request.choices == (" A", " B", " C")
+            assert prompt.gold_indices == (["A", "B", "C"].index(gold),)
+            orders[variant].add(tuple(line.split()[1] for line in lines))
+    assert orders["default"] == {("red", "green", "blue")}
+    assert orders["back"] == {("blue", "green", "red")}
+    assert orders["next"] == {("green", "blue", "red")}
+    assert len(orders["mixed"]) > 3
+    mixed, other = ([prompt.request.prompt for prompt in found[name]] for name in ("mixed", "other"))
+    assert mixed != other, "the seed decides"
+    assert [each.request.prompt for each in render(ORDERS, "Colours")["mixed"]] == [
+        each.request.prompt for each in render(f"{ORDERS}, limit: 40, seed: 8", "Colours")["mixed"]
+    ], "no other setting does"
+
+
+def test_not_to_know_stays_the_last_choice_and_its_rule_is_told(render: Callable[..., dict[str, list[RenderedPrompt]]]) -> None:
+    found = render(', variants: {back: {choice_order: reversed, instruction: "Choose!"}}', "NotSure")
+    assert all("A. blue\nB. green\nC. red" in prompt.request.prompt for prompt in found["back"])
+    assert all("D. I don't know." in prompt.request.prompt for prompts in found.values() for prompt in prompts)
+    assert {prompt.gold_indices for prompt in found["back"]} == {(2,)}
+    assert all(prompt.request.prompt.startswith("Choose!\n\nA wrong answer loses") for prompt in found["back"])
+
+
+def test_a_template_reads_the_question_its_parts_and_the_row(render: Callable[..., dict[str, list[RenderedPrompt]]]) -> None:
+    found = render(
+        """, num_fewshot: 1, variants: {
+        quoted: {template: 'He said "{{ text }}" ({{ row.n }})'},
+        parts: {template: "{{ question }} {% for choice in choices %}({{ labels[loop.index0] }}) {{ choice }} {% endfor %}"},
+        turned: {template: "{{ choices | join('/') }}", choice_order: reversed}}""",
+        "Colours",
+    )
+    first = {variant: prompts[0].request.prompt.rpartition("\n\n")[2] for variant, prompts in found.items()}
+    assert first["quoted"].startswith('He said "Question: Which is number 0?\nA. red 0\nB. green\nC. blue\n" (0)')
+    assert first["parts"].startswith("Which is number 0? (A) red 0 (B) green (C) blue")
+    assert first["turned"].startswith("blue/green/red 0")
+    assert all(prompts[0].request.prompt.count("Which is") == 2 for name, prompts in found.items() if name != "turned"), "examples, too"
+
+
+def test_another_seed_draws_other_examples_alone(render: Callable[..., dict[str, list[RenderedPrompt]]]) -> None:
+    found = render(", num_fewshot: 3, variants: {others: {fewshot_seed: 9}}")
+    ids = {variant: {prompt.fewshot_ids for prompt in prompts} for variant, prompts in found.items()}
+    assert [len(each) for each in ids.values()] == [1, 1], "all rows share a set"
+    assert ids["default"] != ids["others"]
+    assert [each.request.prompt for each in render(", num_fewshot: 3, seed: 9")["None"]] == [
+        each.request.prompt for each in found["others"]
+    ]
+    assert {each.request.generation.seed for each in found["others"] if each.request.generation} == {0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "message"),
+    [
+        (
+            ", variants: {a: {choice_order: reversed}}",
+            "Numbers",
+            r"variants\.a: choice_order is 'reversed', and the task Numbers has no hooks",
+        ),
+        (", variants: {a: {choice_order: reversed}}", "Cloze", r"variants\.a: choice_order .* scores each choice by itself"),
+        (", variants: {a: {fewshot_seed: 1}}", "Numbers", r"variants\.a: fewshot_seed is 1, and the eval has no examples"),
+        (
+            ", num_fewshot: 1, fewshot_strategy: first, variants: {a: {fewshot_seed: 1}}",
+            "Numbers",
+            r"variants\.a: fewshot_seed is 1, and the examples are the first of their split",
+        ),
+    ],
+)
+def test_a_variant_that_does_not_apply_is_refused_before_anything_runs(
+    open_project: Callable[..., Project], write: Callable[[str, str], Path], settings: str, task: str, message: str
+) -> None:
+    write("numbers_task.py", TASK)
+    write("numbers.py", ANSWER)
+    project = open_project(CONFIG.format(settings=settings).replace("py:Numbers", f"py:{task}"))
+    with pytest.raises(UsageError, match=f"eval numbers: {message}.*expected"):
+        project.check(["numbers"], [])
+    materialize_snapshot(project, "numbers", "test")
+    with pytest.raises(UsageError, match=f"eval numbers: {message}"):
+        rendering_of(project, "numbers", "scripted")
+
+
+@pytest.mark.parametrize(
+    ("variant", "task", "message"),
+    [
+        ('{instruction: "Listen!"}', "Deaf", r"variants\.a changes none of its 40 prompts: Deaf has no part"),
+        ("{choice_order: reversed}", "Stubborn", r"the gold answer of Colours \(stubborn\) is still ' A'.*follows `_get_correct_index`"),
+        ('{template: "{{ nothing }}"}', "Numbers", r"'nothing' is undefined"),
+    ],
+)
+def test_a_variant_without_an_effect_or_with_a_wrong_answer_fails_the_eval(
+    render: Callable[..., dict[str, list[RenderedPrompt]]], variant: str, task: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        render(f", variants: {{a: {variant}}}", task)
+
+
+def test_wrong_variants_in_the_file_are_named(open_project: Callable[..., Project]) -> None:
+    for variants, message in (
+        ("{default: {instruction: x}}", "the variant 'default' is the task's own prompt"),
+        ("{a: {}}", "the variant 'a' sets nothing; expected one of instruction, template, choice_order, fewshot_seed"),
+        ('{a: {template: "{{ text"}}', "which Jinja cannot read"),
+        ("{a: {choice_order: sorted}}", r"variants\.a\.choice_order: found 'sorted'; expected 'reversed', 'rotated N'"),
+        ("{a: {wording: x}}", r"variants\.a\.wording: found an unknown key"),
+        ('{"a b": {instruction: x}}', r"evals\.numbers\.variants"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            open_project(CONFIG.format(settings=f", variants: {variants}"))
