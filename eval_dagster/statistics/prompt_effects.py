@@ -3,6 +3,7 @@
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy  # its parts are loaded on first use
@@ -96,5 +97,11 @@ def _interval_of_spread(means: Floats, covariance: NDArray[np.float64], clusters
     differences = np.abs(means[:, np.newaxis] - means)
     if float(errors.max()) <= 1e-12:  # nothing varies, which says nothing about the variance
         return None, None
-    width = float(scipy.stats.studentized_range.ppf(CONFIDENCE, len(means), clusters - 1)) / math.sqrt(2) * errors
+    width = _quantile(len(means), clusters - 1) / math.sqrt(2) * errors
     return max(0.0, float((differences - width).max())), float((differences + width).max())
+
+
+@lru_cache(maxsize=64)  # 0.2 s for each
+def _quantile(means: int, free: int) -> float:
+    """The quantile of the studentized range."""
+    return float(scipy.stats.studentized_range.ppf(CONFIDENCE, means, free))

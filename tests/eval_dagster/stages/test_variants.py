@@ -1,21 +1,32 @@
 """Variants of an eval's prompts: rendered and asked as one eval, with the score, its error bar and the spread over them."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy
 from running_stages import run_all
 from scipy.special import stdtrit
+from scipy.stats import rankdata
 
+from eval_dagster.cli.leaderboard import print_leaderboard, prompt_warning, standings
 from eval_dagster.errors import ConfigError, DataError, UsageError
 from eval_dagster.lake.catalog.catalog import read_rows as query
 from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.lake.lineage import asked_versions
 from eval_dagster.project import Project
 from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.results.comparison import compare_points
+from eval_dagster.results.materializations import history
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
+from eval_dagster.versions.hashes import stable_hash
 
 TASK = """
     from eval_dagster.metrics.completion import ExactMatch
@@ -301,3 +312,189 @@ def test_wrong_variants_in_the_file_are_named(open_project: Callable[..., Projec
     ):
         with pytest.raises(ConfigError, match=message):
             open_project(CONFIG.format(settings=f", variants: {variants}"))
+
+
+MORE = ', variants: {polite: {instruction: "Now please read."}, loud: {instruction: "READ!"}}'
+
+
+def test_only_what_is_new_is_asked(run: Callable[..., Project], asked: Callable[[], list[str]]) -> None:
+    def version(project: Project) -> str:
+        return project.lake.require("prompts", "rendered_prompts", "numbers", "scripted").info.version
+
+    before = version(run(""))
+    assert len(asked()) == 40
+    with_two = version(run(POLITE))
+    assert (len(asked()), with_two != before) == (40, True), "the task's own prompts are known"
+    run(POLITE)
+    assert asked() == []
+    project = run(MORE)
+    assert len(asked()) == 40
+    assert [row["variant"] for row in rows_of(project, "select variant from variant_scores")] == ["default", "loud", "polite"]
+    assert version(run(POLITE)) == with_two
+    assert version(run("")) == before
+    assert asked() == [], "to remove variants asks nothing"
+
+
+def test_without_variants_prompts_and_versions_are_as_before(open_project: Callable[..., Project]) -> None:
+    project = open_project("""
+        models:
+          scripted: {backend: scripted, answers: {"Paris": "x"}, default: "7"}
+        evals:
+          capitals: {task: capitals, num_fewshot: 1, limit: 5}
+          arithmetic: {task: arithmetic, limit: 5, seed: 3, num_fewshot: 2}
+    """)
+    _, failures = run_all(project, [("capitals", "scripted"), ("arithmetic", "scripted")])
+    assert not failures
+    found = {}
+    for name in ("capitals", "arithmetic"):
+        prompts = project.lake.require("prompts", "rendered_prompts", name, "scripted")
+        rows = read_rows(prompts.path)
+        assert {row["variant"] for row in rows} == {None}
+        assert {row["sample_id"] for row in rows} == {row["source_id"] for row in rows}
+        settings = project.eval(name).model_dump(mode="json", exclude={"variants", "subjects", "limit"})
+        assert prompts.info.made_of["settings"] == stable_hash({**settings, "num_fewshot": project.num_fewshot(name)})
+        found[name] = (prompts.info.version, *asked_versions(prompts.path))
+    # As by the release before variants.
+    assert found == {
+        "capitals": ("56f79f71bcf4984b", "ea6516e923af814d", "614f976b87a6b184"),
+        "arithmetic": ("b08d7efa78373b16", "e7c285dafc7f3559", "0116b1768f14b481"),
+    }
+    publish(project.lake)
+    for relation in ("variant_scores", "prompt_sensitivity"):
+        assert rows_of(project, f"select * from {relation}") == []
+    assert "variants" not in str(rows_of(project, "select * from metrics limit 1"))
+
+
+def test_results_with_other_variants_are_compared_on_the_prompts_that_both_have(run: Callable[..., Project]) -> None:
+    run("")
+    run(POLITE)
+    project = run(MORE)
+    first, second, third = history(project.lake, "numbers", "scripted")
+    metrics = project.task("numbers").METRICS
+    [found] = compare_points(second, first, metrics)
+    assert found.causes == ("prompt",), "the rows are the same"
+    assert (found.comparison.n_common, found.comparison.n_only_a, found.comparison.n_only_b) == (40, 40, 0)
+    assert (found.comparison.value_a, found.comparison.value_b) == (0.75, 0.75), "the task's own prompt has its own score in both"
+    [found] = compare_points(third, second, metrics)
+    assert found.causes == ("prompt",)
+    assert (found.comparison.n_common, found.comparison.n_clusters, found.comparison.n_only_a) == (80, 40, 40)
+
+
+LEADERS = """
+    models:
+      scripted: {{backend: scripted, function: "numbers.py:answer"}}
+      other: {{backend: scripted, function: "numbers.py:other"}}
+      third: {{backend: scripted, function: "numbers.py:third"}}
+    evals:
+      numbers: {{task: "numbers_task.py:Numbers"{settings}}}
+"""
+OTHERS = """
+
+    def _number(request):
+        return int(request.prompt.rpartition("Say ")[2].split(".")[0])
+
+    # Right for all numbers under 14 by default, for all under 24 if asked politely.
+    def other(request):
+        return str(_number(request)) if _number(request) < (24 if "please" in request.prompt else 14) else "?"
+
+    def third(request):
+        return str(_number(request)) if _number(request) < 12 else "?"
+"""
+
+
+@pytest.fixture
+def lead(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> Callable[..., Project]:
+    def run_it(settings: str, *models: str) -> Project:
+        write("numbers_task.py", TASK)
+        write("numbers.py", textwrap.dedent(ANSWER) + textwrap.dedent(OTHERS))
+        project = open_project(LEADERS.format(settings=settings))
+        _, failures = run_all(project, [("numbers", model) for model in models])
+        assert not failures
+        publish(project.lake)
+        return project
+
+    return run_it
+
+
+def test_models_that_the_prompt_ranks_differently_have_no_stable_ranks(
+    lead: Callable[..., Project], capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = lead(POLITE, "scripted", "other", "third")
+    rows = {row["model"]: row for row in rows_of(project, "select * from prompt_sensitivity")}
+    values = {model: [30 / 40, 10 / 40] if model == "scripted" else [14 / 40, 24 / 40] for model in ("scripted", "other")}
+    values["third"] = [12 / 40, 12 / 40]
+    friedman, _ = scipy.stats.friedmanchisquare(*values.values())
+    assert [row["rank_stability"] for row in rows.values()] == pytest.approx([friedman / (2 * 2)] * 3)
+    assert rows["third"]["rank_stability"] < 0.3, "first and last change places"
+    assert {row["n_models"] for row in rows.values()} == {3}
+    assert rows["scripted"]["best_difference"] == pytest.approx(40 / 80 - 38 / 80)
+    assert {model: row["exceeds_models"] for model, row in rows.items()} == {"scripted": True, "other": True, "third": False}
+    print_leaderboard(project.lake)
+    words = "⚠ numbers: the prompt changes the score of scripted by up to 0.500, more than the two best models differ by (0.025)"
+    text = capsys.readouterr().out
+    assert words in " ".join(text.split())
+    assert "0.500 apart" in text
+
+
+@pytest.mark.long
+def test_models_that_the_prompt_ranks_alike_have_stable_ranks(lead: Callable[..., Project], capsys: pytest.CaptureFixture[str]) -> None:
+    project = lead(', variants: {loud: {instruction: "READ!"}}', "scripted", "other", "third")
+    rows = rows_of(project, "select * from prompt_sensitivity")
+    assert [(row["rank_stability"], row["spread"], row["exceeds_models"]) for row in rows] == [(1.0, 0.0, False)] * 3
+    print_leaderboard(project.lake)
+    assert "the prompt changes" not in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_equal_scores_share_their_place(lead: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
+    project = lead(MORE, "scripted", "other")
+    write("numbers.py", textwrap.dedent(ANSWER) + textwrap.dedent(OTHERS).replace("else 14", "else 30"))
+    run_all(project, [("numbers", "other")])
+    publish(project.lake)
+    # By default and loud both have 30 of 40; politely one has 10 and the other 24. Kendall's W with ties, by its definition:
+    places = np.array([rankdata(each) for each in ([30, 30], [30, 30], [10, 24])])
+    squares = ((places.sum(axis=0) - places.sum() / 2) ** 2).sum()
+    expected = 12 * squares / (3**2 * (2**3 - 2) - 3 * 2 * (2**3 - 2))
+    found = [row["rank_stability"] for row in rows_of(project, "select * from prompt_sensitivity")]
+    assert found == pytest.approx([expected] * 2)
+    assert 0 < expected < 1
+
+
+def test_a_spread_that_may_be_chance_is_not_taken_for_more_than_the_models(lead: Callable[..., Project]) -> None:
+    project = lead(POLITE + ", limit: 11", "scripted", "third")  # one row of eleven differs between the variants, none between the models
+    rows = {row["model"]: row for row in rows_of(project, "select * from prompt_sensitivity")}
+    row = rows["scripted"]
+    assert (row["spread"], row["best_difference"]) == pytest.approx((1 / 11, 0.5 / 11))
+    assert (row["spread_low"], row["exceeds_models"]) == (0.0, None)
+    words = prompt_warning([each for each in standings(project.lake) if each.eval == "numbers"])
+    assert words is not None
+    assert "may be chance" in words
+
+
+def test_a_result_in_other_variants_has_no_rank(lead: Callable[..., Project]) -> None:
+    lead("", "third")
+    project = lead(POLITE, "scripted", "other")
+    board = {row["model"]: (row["rank"], row["differs"]) for row in rows_of(project, "select * from leaderboard")}
+    assert board == {"scripted": (1, None), "other": (2, None), "third": (None, "prompts")}
+
+
+def test_the_beginning_that_variants_share_is_computed_once(
+    open_project: Callable[..., Project], write: Callable[[str, str], Path], tiny_model: Path
+) -> None:
+    write("numbers_task.py", TASK)
+    project = open_project(f"""
+        models:
+          tiny: {{backend: transformers, source: {{folder: {tiny_model}}}, device: cpu}}
+        evals:
+          numbers: {{task: "numbers_task.py:Colours", limit: 1, num_fewshot: 4, variants: {{ending: {{instruction: "Read the numbers."}}}}}}
+    """)
+    _, failures = run_all(project, [("numbers", "tiny")])
+    assert not failures
+    counts = project.lake.require("responses", "model_outputs", "numbers", "tiny").info.counts
+    assert (counts["requests_computed"], counts["run_requests"]) == (2, 2), "one call has both variants"
+    first, second = read_rows(project.lake.require("responses", "model_outputs", "numbers", "tiny").path, ["input_token_ids"])
+    pairs = zip(first["input_token_ids"], second["input_token_ids"], strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    assert shared > 5
+    apart = len(first["input_token_ids"]) + len(second["input_token_ids"])
+    assert counts["run_tokens_computed"] <= apart - shared + 6, "the last token of a prompt and the tokens of choices are scored besides"
