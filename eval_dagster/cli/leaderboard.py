@@ -140,7 +140,7 @@ def print_leaderboard(
         )
     for eval_name in dict.fromkeys(row.eval for row in rows if row.spread is not None):
         if words := prompt_warning([row for row in rows if row.eval == eval_name]):
-            out.print(f"⚠ {eval_name}: {words}: {program_name()} sql prompt_sensitivity{option}", style="yellow", soft_wrap=True)
+            out.print(f"{words}: {program_name()} sql prompt_sensitivity{option}", style="yellow", soft_wrap=True)
     if any(row.findings is None for row in rows):
         out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
     return [(row.eval, row.model) for row in rows]
@@ -153,9 +153,9 @@ def prompt_warning(rows: Sequence[Standing]) -> str | None:
     if not wide:
         return None
     row = max(wide, key=lambda each: (each.exceeds_models is True, each.spread or 0.0))
-    seen = f"the prompt changes the score of {row.model} by up to {number(row.spread)}"
+    seen = f"{row.eval}: the prompt changes the score of {row.model} by up to {number(row.spread)}"
     if row.exceeds_models:
-        return f"{seen}, more than the two best models differ by ({number(row.best_difference)})"
+        return f"⚠ {seen}, more than the two best models differ by ({number(row.best_difference)})"
     return f"{seen}, which may be chance, and the two best models differ by less ({number(row.best_difference)})"
 
 

@@ -13,13 +13,16 @@ import scipy
 from running_stages import run_all
 from scipy.special import stdtrit
 from scipy.stats import rankdata
+from starlette.testclient import TestClient
 
 from eval_dagster.cli.leaderboard import print_leaderboard, prompt_warning, standings
 from eval_dagster.errors import ConfigError, DataError, UsageError
+from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.catalog.catalog import read_rows as query
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.lineage import asked_versions
+from eval_dagster.pages.server.application import application
 from eval_dagster.project import Project
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.results.comparison import compare_points
@@ -31,9 +34,10 @@ from eval_dagster.versions.hashes import stable_hash
 TASK = """
     from eval_dagster.metrics.completion import ExactMatch
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
-    from eval_dagster.records import Message, ResponseType, Role
+    from eval_dagster.metrics.base import RowMetric
+    from eval_dagster.records import Completion, Message, ResponseType, Role
     from eval_dagster.tasks.base import BaseTask, IDKMixin
-    from eval_dagster.tasks.style import ClozeStyle, MCStyle
+    from eval_dagster.tasks.style import ClozeStyle, MCCompletionStyle, MCStyle
 
     class Numbers(BaseTask[str]):
         NAME = "Numbers"
@@ -91,6 +95,23 @@ TASK = """
         def _get_ground_truth(self, item):
             return " A"
 
+    class Questions(RowMetric[Completion]):
+        NAME = "questions"
+
+        def calculate_row(self, responses):
+            return float(len(responses))
+
+    class Letters(Colours):
+        "The letter in an answer stands for the text of a choice."
+
+        NAME = "Letters"
+        RESPONSE_TYPE = ResponseType.COMPLETION
+        METRICS = [ExactMatch, Questions]
+        TASK_STYLER = MCCompletionStyle()
+
+        def post_process_generated_completion(self, completion_text, sample):
+            return self._get_choices(sample.row)["ABC".index(completion_text)]
+
     class Deaf(Numbers):
         NAME = "Deaf"
 
@@ -104,6 +125,8 @@ ANSWER = """
     def answer(request):
         with Path(__file__).with_name("asked.log").open("a") as log:
             log.write(request.request_id + "\\n")
+        if "red" in request.prompt and not request.choices:
+            return next(line[0] for line in request.prompt.rpartition("Question")[2].splitlines() if "red" in line)
         if request.choices:
             return [-1.0, *[-2.0] * (len(request.choices) - 1)]
         number = int(request.prompt.rpartition("Say ")[2].split(".")[0])
@@ -312,6 +335,18 @@ def test_wrong_variants_in_the_file_are_named(open_project: Callable[..., Projec
     ):
         with pytest.raises(ConfigError, match=message):
             open_project(CONFIG.format(settings=f", variants: {variants}"))
+
+
+def test_answers_are_scored_by_the_task_as_it_asked(run: Callable[..., Project]) -> None:
+    config = CONFIG.replace("py:Numbers", "py:Letters")
+    for limit in (1, 5):  # the prompts of a single row follow each other in the file
+        project = run(f", limit: {limit}, variants: {{back: {{choice_order: reversed}}}}", config)
+        rows = rows_of(project, "select metric, variant, value, n from variant_scores order by all")
+        found = [(row["metric"], row["variant"], row["value"], row["n"]) for row in rows]
+        assert found == [(metric, name, 1.0, limit) for metric in ("exact_match", "questions") for name in ("back", "default")]
+    client = TestClient(application(CatalogReader(project.lake)), base_url="http://127.0.0.1:4000")
+    [sample] = [row["sample_id"] for row in rows_of(project, "select distinct sample_id from scores where variant = 'back' limit 1")]
+    assert "variant back" in client.get("/sample", params={"eval": "numbers", "model": "scripted", "sample": sample}).text
 
 
 MORE = ', variants: {polite: {instruction: "Now please read."}, loud: {instruction: "READ!"}}'
