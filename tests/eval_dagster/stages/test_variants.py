@@ -17,11 +17,14 @@ from starlette.testclient import TestClient
 
 from eval_dagster.cli.leaderboard import print_leaderboard, prompt_warning, standings
 from eval_dagster.errors import ConfigError, DataError, UsageError
+from eval_dagster.gate.judgement import judge
 from eval_dagster.lake.catalog.catalog import CatalogReader
 from eval_dagster.lake.catalog.catalog import read_rows as query
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.lineage import asked_versions
+from eval_dagster.pages.report.contents import collect
+from eval_dagster.pages.report.page import render as render_report
 from eval_dagster.pages.server.application import application
 from eval_dagster.project import Project
 from eval_dagster.records.rendered_prompt import RenderedPrompt
@@ -422,6 +425,8 @@ LEADERS = """
       third: {{backend: scripted, function: "numbers.py:third"}}
     evals:
       numbers: {{task: "numbers_task.py:Numbers"{settings}}}
+    suites:
+      all: {{evals: [numbers], models: [scripted, other, third]}}
 """
 OTHERS = """
 
@@ -469,6 +474,9 @@ def test_models_that_the_prompt_ranks_differently_have_no_stable_ranks(
     text = capsys.readouterr().out
     assert words in " ".join(text.split())
     assert "0.500 apart" in text
+    report = render_report(collect(project, judge(project, "all", run_id="gate")))
+    assert report.count("up to 0.500 between variants of the prompt, more than the two best models differ by") == 1
+    assert "up to 0.000 between variants of the prompt" in report
 
 
 @pytest.mark.long
