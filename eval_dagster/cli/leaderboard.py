@@ -139,8 +139,8 @@ def print_leaderboard(
             f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings{option}", style="yellow", soft_wrap=True
         )
     for eval_name in dict.fromkeys(row.eval for row in rows if row.spread is not None):
-        if words := prompt_warning([row for row in rows if row.eval == eval_name]):
-            out.print(f"{words}: {program_name()} sql prompt_sensitivity{option}", style="yellow", soft_wrap=True)
+        if warning := prompt_warning([row for row in rows if row.eval == eval_name]):
+            out.print(f"{warning}: {program_name()} sql prompt_sensitivity{option}", style="yellow", soft_wrap=True)
     if any(row.findings is None for row in rows):
         out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
     return [(row.eval, row.model) for row in rows]

@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from starlette.testclient import TestClient
 
 from eval_dagster.cli.leaderboard import print_leaderboard, prompt_warning, standings
+from eval_dagster.cli.show import show_prompt
 from eval_dagster.errors import ConfigError, DataError, UsageError
 from eval_dagster.gate.judgement import judge
 from eval_dagster.lake.catalog.catalog import CatalogReader
@@ -541,3 +542,22 @@ def test_the_beginning_that_variants_share_is_computed_once(
     assert shared > 5
     apart = len(first["input_token_ids"]) + len(second["input_token_ids"])
     assert counts["run_tokens_computed"] <= apart - shared + 6, "the last token of a prompt and the tokens of choices are scored besides"
+
+
+def test_show_prints_the_variants_of_a_row(
+    open_project: Callable[..., Project],
+    write: Callable[[str, str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write("numbers_task.py", TASK)
+    write("numbers.py", ANSWER)
+    open_project(CONFIG.format(settings=POLITE))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
+    show_prompt("numbers", sample="3")
+    shown = capsys.readouterr().out
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("variant")] == ["default", "polite"]
+    assert shown.index("Read the number.") < shown.index("Now please read.")
+    assert shown.count("Say 3.") == 2 * 2, "in each prompt, and in the line of its end"
