@@ -12,7 +12,8 @@ from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.versions.hashes import stable_hash
 
 InputCause = Literal["data", "samples", "prompt"]
-"""`data`: the content of a row differs. `samples`: other rows were evaluated. `prompt`: prompt or gold answer of a common sample differ."""
+"""`data`: the content of a row differs. `samples`: other rows were evaluated. `prompt`: prompt,
+gold answer or variants of a common sample differ."""
 
 _DEFAULT = "default"
 """The variant that is the task's own prompt."""
