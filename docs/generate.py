@@ -49,6 +49,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "generation": models.GenerationConfig,
     "resources": models.Resources,
     "evals": schema.EvalConfig,
+    "variants": schema.VariantConfig,
     "suites": schema.SuiteConfig,
     "gate": schema.GateConfig,
     "datasets": schema.DatasetsConfig,

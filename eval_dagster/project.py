@@ -33,6 +33,7 @@ from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import registered_tasks, registry_names
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import shots_of
+from eval_dagster.tasks.variants import DEFAULT, varied_task
 from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.tracking.tracker import Tracker
 from eval_dagster.users_code import calling, limited
@@ -257,6 +258,7 @@ class Project:
             try:
                 self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
                 self.check_sets(name)
+                self.varied_tasks(name)
             except UsageError as error:
                 problems["eval", name] = f"eval {name}: {error}"
             except Exception as error:  # of a task, which is users' code
@@ -272,6 +274,31 @@ class Project:
             except Exception as error:  # of a backend, which may be users' code
                 problems["model", name] = f"Model {name!r}: its check raised {described(error)}"
         return problems
+
+    def varied_tasks(self, eval_name: str) -> dict[str, TaskClass]:
+        """The task as each variant of an eval asks it, `default` first. Empty without variants.
+
+        Raises:
+            UsageError: A variant does not apply to the task.
+        """
+        settings, task = self.eval(eval_name), self.task(eval_name)
+        found: dict[str, TaskClass] = {DEFAULT: task} if settings.variants else {}
+        for name, variant in settings.variants.items():
+            where = f"variants.{name}"
+            try:
+                found[name] = varied_task(task, **variant.model_dump(exclude={"fewshot_seed"}))
+            except UsageError as error:
+                raise UsageError(f"{where}: {error}") from error
+            if variant.fewshot_seed is not None:
+                strategy = settings.fewshot_strategy or task.FEWSHOT_STRATEGY
+                shots = self.num_fewshot(eval_name)
+                if not shots or strategy == "first":
+                    why = "the examples are the first of their split" if shots else "the eval has no examples"
+                    raise UsageError(
+                        f"{where}: fewshot_seed is {variant.fewshot_seed}, and {why}; expected num_fewshot of at least 1, and "
+                        "fewshot_strategy random or balanced"
+                    )
+        return found
 
     def check_sets(self, eval_name: str) -> None:
         """Raise `UsageError` if all sets of examples of an eval would be the same."""

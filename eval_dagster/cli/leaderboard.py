@@ -50,6 +50,12 @@ class Standing:
     """Signs that the score measures something else; null if nobody has looked for any."""
     answers: str = ""
     """How the model answered, if there is something to tell."""
+    spread: float | None = None
+    """The largest difference between the scores of two variants of the prompt; null without variants."""
+    exceeds_models: bool | None = None
+    """Whether this is more than the two best models differ by; null if chance alone may explain it."""
+    best_difference: float | None = None
+    """The difference of the two best models; null for one model."""
 
 
 def standings(lake: Lake) -> list[Standing]:
@@ -58,9 +64,12 @@ def standings(lake: Lake) -> list[Standing]:
         lake,
         """
         select
-            eval, rank, model, metric, value, stderr, ci_low, ci_high, n, n_errors, differs, newer_attempt, mixed_answers, findings,
-            n_cut_off, n_empty, n_unparsed, n_refused, n_repeated, n_shortened, n_completed, value_completed, value_lowest, value_highest
-        from leaderboard_all
+            eval, rank, model, board.metric, value, stderr, ci_low, ci_high, n, n_errors, differs, newer_attempt, mixed_answers, findings,
+            n_cut_off, n_empty, n_unparsed, n_refused, n_repeated, n_shortened, n_completed, value_completed, value_lowest, value_highest,
+            spread, exceeds_models, best_difference
+        from leaderboard_all as board
+        left join prompt_sensitivity using (eval, model)
+        order by eval, rank nulls last, model
         """,
     )
     return [Standing(**fields_in(row, Standing), answers=answer_words(row)) for row in rows]
@@ -134,9 +143,25 @@ def print_leaderboard(
         out.print(
             f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings{option}", style="yellow", soft_wrap=True
         )
+    for eval_name in dict.fromkeys(row.eval for row in rows if row.spread is not None):
+        if warning := prompt_warning([row for row in rows if row.eval == eval_name]):
+            out.print(f"{warning}: {program_name()} sql prompt_sensitivity{option}", style="yellow", soft_wrap=True)
     if any(row.findings is None for row in rows):
         out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
     return [(row.eval, row.model) for row in rows]
+
+
+def prompt_warning(rows: Sequence[Standing]) -> str | None:
+    """The words on an eval whose scores differ more by the prompt than between its two best models. None if they do not."""
+    compared = [row for row in rows if row.spread is not None and row.rank is not None and row.best_difference is not None]
+    wide = [row for row in compared if row.exceeds_models is not False]
+    if not wide:
+        return None
+    row = max(wide, key=lambda each: (each.exceeds_models is True, each.spread or 0.0))
+    seen = f"{row.eval}: the prompt changes the score of {row.model} by up to {number(row.spread)}"
+    if row.exceeds_models:
+        return f"⚠ {seen}, more than the two best models differ by ({number(row.best_difference)})"
+    return f"{seen}, which may be chance, and the two best models differ by less ({number(row.best_difference)})"
 
 
 def score_table(rows: Sequence[Standing]) -> tuple[list[str], list[list[object]]]:
@@ -154,6 +179,7 @@ def score_table(rows: Sequence[Standing]) -> tuple[list[str], list[list[object]]
         "last run": [row.newer_attempt for row in rows],
         "mixed answers": [row.mixed_answers for row in rows],
         "answers": [row.answers for row in rows],
+        "variants": ["" if row.spread is None else f"{number(row.spread)} apart" for row in rows],
         "findings": ["not checked" if row.findings is None else f"⚠ {len(row.findings)}" if row.findings else "" for row in rows],
     }
     for name, marked in marks.items():

@@ -14,6 +14,7 @@ from eval_dagster.records import GenerationSettings, Role
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
+from eval_dagster.tasks.variants import question_of
 from eval_dagster.texts.figures import did_you_mean
 
 _UNKNOWN = "checked on load"
@@ -72,7 +73,7 @@ def show_prompt(
 ) -> None:
     """Print the prompt of one sample of an eval: by its own name, its id or its number, the first one by default.
 
-    Samples of one name are all printed. A number that is a name means the name.
+    Samples of one name are all printed, and by a number the variants of the prompt, too. A number that is a name means the name.
     """
     project = Project.open()
     model = model or next(iter(project.config.models))
@@ -96,6 +97,10 @@ def show_prompt(
     if by_number and by_number[0] not in found:
         other = by_number[0][1].sample_name or by_number[0][1].sample_id
         out.print(f"{sample} is the own name of this sample; sample number {sample} is another: --sample {other}", soft_wrap=True)
+    if by_number and found == by_number:
+        [(place, asked)] = by_number
+        of_row = [each for _, each in first if each.variant and question_of(each.sample_id, each.variant) == asked.sample_id]
+        found = [(place, each) for each in of_row] or found
     for place, prompt in found:
         named = f"{prompt.sample_name}, {prompt.sample_id}" if prompt.sample_name else prompt.sample_id
         print_prompt(prompt, f"{eval_name} · {model} · sample {place} ({named})", num_fewshot=project.num_fewshot(eval_name))
@@ -119,6 +124,8 @@ def _facts(prompt: RenderedPrompt, num_fewshot: int) -> Iterator[tuple[str, str]
     request = prompt.request
     if prompt.error is not None:
         yield "error", prompt.error
+    if prompt.variant is not None:
+        yield "variant", prompt.variant
     if request.generation is not None:
         yield "generated", generation_words(request.generation)
     if request.perplexity:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Union
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import CroniterBadDateError, croniter
-from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
+from jinja2 import Environment, TemplateSyntaxError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
 from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel
 from eval_dagster.config.values import (
@@ -40,6 +41,44 @@ FewshotSets = Annotated[
 ]
 
 
+class VariantConfig(Section):
+    """Another prompt for the same questions. What is not set is as in the task and the eval."""
+
+    instruction: str | None = None
+    """The text before the first question, instead of the task's own; empty for none."""
+    template: Text | None = None
+    """A Jinja template of the question. It reads `text` (the question as the task asks it) and `row`; `choices` and `labels` if the task
+    has choices, and `question` if it has a styler."""
+    choice_order: str | None = Field(
+        default=None,
+        pattern=r"^(reversed|rotated [1-9][0-9]{0,3}|shuffled [0-9]{1,9})$",
+        description="'reversed', 'rotated N' (by N places) or 'shuffled N' (by the seed N)",
+    )
+    """The order of the choices in the prompt: `reversed`, `rotated N` (by N places to the left) or `shuffled N` (by the seed N and the
+    row). For tasks whose prompts list the choices of `_get_choices`."""
+    fewshot_seed: Integer | None = None
+    """Draws other examples."""
+
+    @field_validator("template")
+    @classmethod
+    def _template_can_be_read(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                Environment().parse(value)  # noqa: S701 - of a prompt, not of a page
+            except TemplateSyntaxError as error:
+                raise ValueError(f"which Jinja cannot read ({error.message}); expected a template such as '{{{{ text }}}}'") from None
+        return value
+
+
+def _variants(value: dict[str, VariantConfig]) -> dict[str, VariantConfig]:
+    for name, variant in value.items():
+        if name == "default":
+            raise ValueError("the variant 'default' is the task's own prompt, which is always there; expected another name")
+        if variant == VariantConfig():
+            raise ValueError(f"the variant {name!r} sets nothing; expected one of {', '.join(VariantConfig.model_fields)}")
+    return value
+
+
 class EvalConfig(Section):
     """A task with its settings."""
 
@@ -63,6 +102,13 @@ class EvalConfig(Section):
     """Texts to generate from each prompt; more than one needs a temperature above 0. The task's own number if not given."""
     dataset_revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$", description="a full commit hash of 40 hexadecimal digits")
     """Pins the dataset of a task that names no commit itself."""
+    variants: Annotated[dict[Name, VariantConfig], AfterValidator(_variants)] = Field(default_factory=dict)
+    """Further prompts for each question, by name. All are asked, and the score is the mean over them and the task's own prompt, which is
+    the variant `default`."""
+
+    def set_fields(self) -> dict[str, Any]:
+        """The settings as JSON has them. Variants are left out if there are none."""
+        return self.model_dump(mode="json", exclude=None if self.variants else {"variants"})
 
 
 VariableName = Annotated[

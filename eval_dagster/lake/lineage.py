@@ -12,8 +12,11 @@ from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.versions.hashes import stable_hash
 
 InputCause = Literal["data", "samples", "prompt"]
-"""`data`: the content of a row differs. `samples`: other rows were evaluated. `prompt`: prompt or gold answer of a common sample differ."""
+"""`data`: the content of a row differs. `samples`: other rows were evaluated. `prompt`: prompt,
+gold answer or variants of a common sample differ."""
 
+_DEFAULT = "default"
+"""The variant that is the task's own prompt."""
 _ASKED = ("request_id", "gold", "gold_index", "context")
 """Columns of `prompts`: the request, the gold answer, and the context of the metrics."""
 
@@ -31,15 +34,15 @@ class Inputs:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The id of each sample's dataset row, by sample id. Raises `LakeError` if the scores were deleted."""
-        rows = read_rows(self.scores, ["sample_id", "source_id"])
-        return {row["sample_id"]: row["source_id"] for row in rows}
+        """The id of each sample's dataset row, by sample id, without variants. Raises `LakeError` if the scores were deleted."""
+        rows = read_rows(self.scores, ["sample_id", "source_id", "variant"])
+        return {row["sample_id"]: row["source_id"] for row in rows if row.get("variant") in (None, _DEFAULT)}
 
     @cached_property
-    def asked(self) -> dict[str, list[Any]]:
-        """The columns `_ASKED` of each sample. Empty if the prompts were deleted."""
-        rows = self._rows("prompts", self.model, self.versions["rendered_prompts"], ("sample_id", *_ASKED))
-        return {row["sample_id"]: [row[name] for name in _ASKED] for row in rows}
+    def asked(self) -> dict[tuple[str, str | None], list[Any]]:
+        """The columns `_ASKED` of each question in each variant. Empty if the prompts were deleted."""
+        rows = self._rows("prompts", self.model, self.versions["rendered_prompts"], ("sample_id", "variant", *_ASKED))
+        return {(row["sample_id"], row.get("variant")): [row[name] for name in _ASKED] for row in rows}
 
     @cached_property
     def places(self) -> dict[str, tuple[Any, ...]]:
@@ -62,11 +65,12 @@ def asked_versions(prompts: Path) -> tuple[str, str]:
     generation do not count, because some belong to the model.
     """
     names = ("sample_id", "messages", "choices", "gold", "gold_index", "context")
-    rows = sorted(read_rows(prompts, names), key=lambda row: str(row["sample_id"]))
+    rows = sorted(read_rows(prompts, [*names, "variant"]), key=lambda row: str(row["sample_id"]))
     for row in rows:
         row["choices"] = row["choices"] and [choice.lstrip() for choice in row["choices"]]
         row["gold"] = row["gold"] and [text.lstrip() for text in row["gold"]]
-    return stable_hash([row["sample_id"] for row in rows]), stable_hash([[row[name] for name in names] for row in rows])
+    samples = [row["sample_id"] for row in rows if row.get("variant") in (None, _DEFAULT)]
+    return stable_hash(samples), stable_hash([[row[name] for name in names] for row in rows])
 
 
 def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
@@ -106,8 +110,8 @@ def _places(inputs: Inputs, sources: set[str]) -> set[tuple[Any, ...]]:
     return {inputs.places[source] for source in sources if source in inputs.places}
 
 
-def _asked_differs(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a common sample was asked differently. True if the prompts were deleted."""
-    if not now or not before:
+def _asked_differs(now: Mapping[tuple[str, str | None], Any], before: Mapping[tuple[str, str | None], Any]) -> bool:
+    """Whether a common sample was asked differently, or in other variants. True if the prompts were deleted."""
+    if not now or not before or {variant for _, variant in now} != {variant for _, variant in before}:
         return True
     return any(now[sample] != before[sample] for sample in now.keys() & before.keys())

@@ -56,6 +56,8 @@ class Rendering:
     """Examples before each question."""
     seed: int = 0
     """Seeds the choice of examples and, without `sampling_seed`, sampling if the temperature is above 0."""
+    fewshot_seed: int | None = None
+    """Seeds the choice of examples instead of `seed`."""
     sampling_seed: int | None = None
     """Seeds sampling."""
     strategy: FewshotStrategy | None = None
@@ -64,6 +66,10 @@ class Rendering:
     """How many sets of examples the samples of a subject have between them, or `per_sample`."""
     num_samples: int | None = None
     """Texts to generate from each prompt; the task's own number if not given."""
+    variant: str | None = None
+    """The variant of the eval that this is. Null without variants."""
+    others: tuple["Rendering", ...] = ()
+    """How the other variants become prompts, for the default."""
     answers: Mapping[str, str] = field(default_factory=dict)
     """By subject an answer that begins as most of its answers do, as `knowing` finds it. Prompts of generated texts end as before this."""
 
@@ -148,7 +154,7 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
     Returns:
         The number of the set; None without examples, or if they may differ from the set's.
     """
-    task = how.task
+    task, fewshot_seed = how.task, how.seed if how.fewshot_seed is None else how.fewshot_seed
     task.written_example = None
     if isinstance(task, OrderedTask):
         task.formatter = how.formatter
@@ -161,7 +167,7 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
             )
         strategy = how.strategy or task.FEWSHOT_STRATEGY
         try:
-            drawn = pool.draw(sample, count=how.num_fewshot, seed=how.seed, strategy=strategy, sets=how.sets)
+            drawn = pool.draw(sample, count=how.num_fewshot, seed=fewshot_seed, strategy=strategy, sets=how.sets)
         except RowError as error:
             if str(error).startswith(place_of(sample)):
                 raise
@@ -173,7 +179,7 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
     task.examples_used.clear()
     task.draw_examples = draw
     task.rnd = Random(f"{how.seed}/{sample.sample_id}")  # noqa: S311
-    task.examples_rnd = Random(draw_seed(sample, how.seed, how.sets))  # noqa: S311
+    task.examples_rnd = Random(draw_seed(sample, fewshot_seed, how.sets))  # noqa: S311
     if pool is not None and task.FEWSHOT_SPLIT and type(task)._sample_fewshot_examples is not BaseTask._sample_fewshot_examples:
         others = pool.without(sample)
         task.dataset = {task.FEWSHOT_SPLIT: [TaskRow(each) for each in others]}

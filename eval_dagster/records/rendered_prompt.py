@@ -10,7 +10,8 @@ class RenderedPrompt:
     """The question to a model about one sample, and the correct answer."""
 
     sample_id: str
-    """The row's sample id. If a task asks several questions about one row, the second and later ones have a suffix `.1`, `.2`, ..."""
+    """The row's sample id. If a task asks several questions about one row, the second and later ones have a suffix `.1`, `.2`, ... A
+    variant other than the default adds `~` and its name."""
     source_id: str
     """The row's sample id."""
     subject: str
@@ -30,6 +31,8 @@ class RenderedPrompt:
     fewshot_set: int | None = None
     """The number of the set of the examples. Null without examples, if each sample has a set of its own, and where a task itself draws
     the examples from rows among which the sample is."""
+    variant: str | None = None
+    """The variant of the eval. Null without variants."""
     context: tuple[MetricContext, ...] = ()
     """What the task gives the metrics beside the gold answer."""
     is_system_merged: bool = False

@@ -19,7 +19,7 @@ with answered as (
         and metrics.model = prompts.model
         and metrics.prompt_version = prompts.prompt_version
         and scores.sample_id = prompts.sample_id
-    where prompts.fewshot_set is not null and scores.value is not null
+    where prompts.fewshot_set is not null and scores.value is not null and coalesce(prompts.variant, 'default') = 'default'
 ),
 
 sets as (

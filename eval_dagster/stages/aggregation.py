@@ -1,5 +1,6 @@
 """Aggregates the scores of samples to metrics of an eval: overall, by subject, and over subjects with equal weight."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,12 +27,16 @@ from eval_dagster.metrics.base import (
 from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_items, estimate_macro, estimate_mean
+from eval_dagster.statistics.prompt_effects import PromptEffect, prompt_effect
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import AdapterTask, BenchmarkMetric, metric_class
+from eval_dagster.tasks.variants import question_of
 from eval_dagster.users_code import calling
 
 Aggregation = Literal["micro", "macro", "corpus"]
 """Mean of the samples; mean of the subjects' values; metric of the samples together."""
+Figure = Literal["value", "stderr", "ci_low", "ci_high", "n", "n_errors"]
+"""A column of `metrics` that a variant has, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,63 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[ScoreRow]) -> list[M
             for each in found
         ]
     return sorted(rows, key=lambda row: row["subject"] is not None)
+
+
+def variants_columns(task: type[BaseTask[Any]], scores: Sequence[ScoreRow], rows: Sequence[MetricRow]) -> list[str | None]:
+    """The column `variants` of each row of an eval's metrics: the metric by variant, and the effect of the prompt on it.
+
+    Args:
+        task: The task.
+        scores: The scores of all variants.
+        rows: The metrics, as returned by `metric_rows`.
+    """
+    by_variant: dict[str, list[ScoreRow]] = defaultdict(list)
+    for score in scores:
+        if (variant := score.get("variant")) is not None:
+            by_variant[variant].append(score)
+    if len(by_variant) < 2:
+        return [None] * len(rows)
+    of_variant = {
+        variant: {(row["metric"], row["aggregation"]): row for row in metric_rows(task, own) if row["subject"] is None}
+        for variant, own in by_variant.items()
+    }
+    figures: tuple[Figure, ...] = ("value", "stderr", "ci_low", "ci_high", "n", "n_errors")
+    columns: list[str | None] = []
+    for row in rows:
+        key = (row["metric"], row["aggregation"])
+        found = {variant: of_metrics[key] for variant, of_metrics in of_variant.items() if key in of_metrics}
+        if row["subject"] is not None or len(found) < 2:
+            columns.append(None)
+            continue
+        own: list[dict[str, Any]] = [{"variant": variant, **{name: each[name] for name in figures}} for variant, each in found.items()]
+        metric = next((each for each in task.METRICS if row["metric"].partition("/")[0] == each.NAME), None)
+        if metric is not None and issubclass(metric, CorpusMetric | ItemMetric):
+            known = [each["value"] for each in own if each["value"] is not None]
+            effect = PromptEffect(n_common=0, n_clusters=0, spread=max(known) - min(known) if len(known) == len(by_variant) else None)
+        else:
+            effect = _prompt_effect(row, by_variant)
+        columns.append(json.dumps({"scores": own, "effect": asdict(effect)}))
+    return columns
+
+
+def _prompt_effect(row: MetricRow, by_variant: Mapping[str, Sequence[ScoreRow]]) -> PromptEffect:
+    """The effect of the prompt on a metric that is a mean of its samples, or of its subjects' means."""
+    names = list(by_variant)
+    questions: dict[str, ScoreRow] = {}
+    values: dict[str, dict[str, float]] = {name: {} for name in names}
+    for name in names:
+        for score in by_variant[name]:
+            if score["metric"] == row["metric"]:
+                question = question_of(score["sample_id"], name)
+                questions.setdefault(question, score)
+                if score["value"] is not None:
+                    values[name][question] = score["value"]
+    matrix = np.array([[values[name].get(question, np.nan) for name in names] for question in questions], dtype=float)
+    return prompt_effect(
+        matrix.reshape(len(questions), len(names)),
+        [score["cluster"] for score in questions.values()],
+        [score["subject"] for score in questions.values()] if row["aggregation"] == "macro" else None,
+    )
 
 
 def _by_metric(scores: Sequence[ScoreRow]) -> dict[str, list[_Scored]]:

@@ -17,7 +17,7 @@ from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import declared_headline
 from eval_dagster.progress.reporting import making
 from eval_dagster.records import PROMPT_CHECKS, Status
-from eval_dagster.stages.aggregation import metric_rows
+from eval_dagster.stages.aggregation import metric_rows, variants_columns
 from eval_dagster.stages.answer_checks import (
     ANSWER_CHECKS_VERSION,
     Earlier,
@@ -28,6 +28,7 @@ from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_fi
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult, mixed_words, stored_mixed_counts
 from eval_dagster.stages.scores import headline, metric_versions
+from eval_dagster.tasks.variants import DEFAULT
 from eval_dagster.texts.figures import interval
 from eval_dagster.tracking.tracked_result import TrackedResult
 from eval_dagster.versions.hashes import code_version, stable_hash
@@ -89,7 +90,7 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Metric
     costs = outputs.info.counts
     snapshot = partition.snapshot()
     params = {
-        **{f"eval.{name}": value for name, value in project.eval(eval_name).model_dump(mode="json").items()},
+        **{f"eval.{name}": value for name, value in project.eval(eval_name).set_fields().items()},
         "eval.num_fewshot": project.num_fewshot(eval_name),
         **{f"model.{name}": value for name, value in project.model(model).model_dump(mode="json").items()},
         **{f"version.{name}": version for name, version in inputs.items() if name not in ("dataset", "metrics")},
@@ -214,10 +215,13 @@ def materialize_metrics(partition: Partition) -> StageResult:
     rows = metric_rows(partition.task, scored)
     prompts, _ = require_outputs(partition)
     answers = checked_answers(partition.task, prompts.path, outputs.path, scored)
+    variants = variants_columns(partition.task, scored, rows)
     rows = with_answer_figures(partition.task, rows, scored, answers)
     of_answers = answer_findings(partition.task, rows, scored, answers, _earlier(partition, outputs.info.version))
     findings = findings_column(prompts, rows, scored, partition.task.METRICS, of_answers)
-    rows = [{**row, "findings": findings if row["is_headline"] else None} for row in rows]
+    rows = [
+        {**row, "findings": findings if row["is_headline"] else None, "variants": each} for row, each in zip(rows, variants, strict=True)
+    ]
     key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
     try:
@@ -232,7 +236,7 @@ def materialize_metrics(partition: Partition) -> StageResult:
 def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) -> Plan:
     """Whether the current metrics belong to a file of scores, and are in MLflow. Adds problems with MLflow to `warnings`."""
     project, current = partition.project, partition.current(_STAGE)
-    code = code_version(metric_rows, _spread, with_answer_figures, checked_answers)
+    code = code_version(metric_rows, variants_columns, _spread, with_answer_figures, checked_answers)
     prompts = partition.current("rendered_prompts")
     findings = stable_hash([prompts and prompts.info.notes.get(FINDINGS_NOTE), ANSWER_CHECKS_VERSION])
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code, findings])
@@ -352,11 +356,13 @@ def _earlier(partition: Partition, outputs_version: str) -> Earlier | None:
 
 def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[MetricRow]) -> dict[str, float]:
     """The spread of the headline over the sets of few-shot examples. Empty for one set, or if the headline is not a mean of samples."""
-    set_of = {row["sample_id"]: row["fewshot_set"] for row in read_rows(prompts.path, ["sample_id", "fewshot_set"])}
+    columns = ["sample_id", "fewshot_set", "variant"]
+    # Variants of one question would count as independent samples.
+    set_of = {row["sample_id"]: row["fewshot_set"] for row in read_rows(prompts.path, columns) if row.get("variant") in (None, DEFAULT)}
     headline = next((row["metric"] for row in rows if row["is_headline"] and row["aggregation"] != "corpus"), None)
     sets: dict[int, list[float]] = defaultdict(list)
     for score in read_rows(scores.path, ["sample_id", "metric", "value"]):
-        number = set_of[score["sample_id"]]
+        number = set_of.get(score["sample_id"])
         if score["metric"] == headline and score["value"] is not None and number is not None:
             sets[number].append(score["value"])
     if len(sets) < 2:

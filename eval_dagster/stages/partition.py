@@ -13,6 +13,7 @@ from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_row
 from eval_dagster.lake.tables.columns import AnswerRow, ResponseRow, ScoreRow
 from eval_dagster.project import Project, TaskClass
 from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
+from eval_dagster.tasks.base import BaseTask
 from eval_dagster.texts.figures import counted
 
 log = logging.getLogger(__name__)
@@ -241,6 +242,14 @@ class Partition:
     def task(self) -> TaskClass:
         """The task of the eval."""
         return self.project.task(self.eval_name)
+
+    def scorer(self) -> BaseTask[Any]:
+        """The task as it scores answers, with its variants."""
+        num_fewshot = self.project.num_fewshot(self.eval_name)
+        task = self.task(num_fewshot=num_fewshot)
+        if varied := self.project.varied_tasks(self.eval_name):
+            task.variants = {name: of_variant(num_fewshot=num_fewshot) for name, of_variant in varied.items()}
+        return task
 
     def current(self, stage: str) -> LakeFile | None:
         """The current file of a stage. None if it is missing or damaged, so that the stage writes a new one."""

@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from eval_dagster.errors import DataError, WholeEvalError
+from eval_dagster.errors import DataError, UsageError, WholeEvalError
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.rows import prompt_row
@@ -19,9 +20,12 @@ from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageRe
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
+from eval_dagster.tasks.variants import DEFAULT, variant_id, varied_task
 from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
 
 _STAGE = "rendered_prompts"
+_FEW = 5
+"""Least number of prompts of which one has to differ between variants."""
 _PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")
 
 
@@ -44,7 +48,11 @@ def materialize_prompts(partition: Partition) -> StageResult:
         prompts = render_eval(project, eval_name, rendering)
         rows, asked = prompt_rows(partition, prompts)
         compares_texts = any(metric.COMPARES_TEXTS for metric in partition.task.METRICS)
-        findings = lint(prompts, num_fewshot=project.num_fewshot(eval_name), compares_texts=compares_texts)
+        findings = lint(
+            [prompt for prompt in prompts if prompt.variant in (None, DEFAULT)],
+            num_fewshot=project.num_fewshot(eval_name),
+            compares_texts=compares_texts,
+        )
         info = FileInfo(
             fingerprint=plan.fingerprint,
             version=asked.version,
@@ -81,10 +89,10 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
     """Whether the current prompts belong to a snapshot of this version. Renders nothing."""
     project, eval_name = partition.project, partition.eval_name
     settings = {
-        **project.eval(eval_name).model_dump(mode="json", exclude={"subjects"}),
+        **{name: value for name, value in project.eval(eval_name).set_fields().items() if name != "subjects"},
         "num_fewshot": project.num_fewshot(eval_name),
     }
-    task, code = definition_version(partition.task), code_version(render_eval, prompt_row)
+    task, code = definition_version(partition.task), code_version(render_eval, prompt_row, varied_task)
     formatter, generation = rendering.formatter.version(), rendering.generation.model_dump(mode="json")
     current = partition.current(_STAGE)
     again = []
@@ -110,9 +118,9 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
 
 
 def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
-    """How an eval is put to a model."""
+    """How an eval is put to a model, in all its variants."""
     settings, config, num_fewshot = project.eval(eval_name), project.model(model), project.num_fewshot(eval_name)
-    return Rendering(
+    own = Rendering(
         task=project.task(eval_name)(num_fewshot=num_fewshot),
         num_fewshot=num_fewshot,
         formatter=formatter_for(config.prompt_format, project.handle(model), config.system_role),
@@ -123,10 +131,22 @@ def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
         sets=settings.fewshot_sets,
         num_samples=settings.num_samples,
     )
+    try:
+        tasks = project.varied_tasks(eval_name)
+    except UsageError as error:
+        raise type(error)(f"eval {eval_name}: {error}") from error
+    return replace(
+        own,
+        variant=DEFAULT if tasks else None,
+        others=tuple(
+            replace(own, variant=name, task=tasks[name](num_fewshot=num_fewshot), fewshot_seed=variant.fewshot_seed)
+            for name, variant in settings.variants.items()
+        ),
+    )
 
 
 def render_eval(project: Project, eval_name: str, rendering: Rendering, most: int | None = None) -> list[RenderedPrompt]:
-    """Render the current snapshot: up to `limit` samples of each subject, `most` in total."""
+    """Render the current snapshot: up to `limit` samples of each subject, `most` in total, each in all variants, by default first."""
     return render_samples(project, eval_name, rendering, read_samples(project, eval_name), most)
 
 
@@ -138,8 +158,26 @@ def render_samples(
     If the task fails on a row, its prompt has an error.
 
     Raises:
-        DataError: No row can be asked.
+        DataError: No row can be asked, or all prompts of a variant are as by default.
     """
+    if rendering.variant is None:
+        return _rendered(project, eval_name, rendering, samples, most)
+    own = _rendered(project, eval_name, rendering, samples, most)
+    found = [replace(prompt, variant=DEFAULT) for prompt in own]
+    for each in rendering.others:
+        assert each.variant is not None
+        prompts = _rendered(project, eval_name, each, samples, most)
+        is_same = [prompt.messages for prompt in prompts] == [prompt.messages for prompt in own]
+        if is_same and most is None and len(prompts) >= _FEW:  # few choices may be shuffled into the order that they had
+            raise DataError(
+                f"eval {eval_name}: variants.{each.variant} changes none of its {len(prompts)} prompts: {each.task.NAME} has no part that "
+                "it sets, or it sets what is there; expected another prompt for some row: set something else, or remove the variant"
+            )
+        found += [replace(prompt, sample_id=variant_id(prompt.sample_id, each.variant), variant=each.variant) for prompt in prompts]
+    return found
+
+
+def _rendered(project: Project, eval_name: str, rendering: Rendering, samples: Sequence[Sample], most: int | None) -> list[RenderedPrompt]:
     task, limit = rendering.task, project.eval(eval_name).limit
     if isinstance(task, AdapterTask):
         task.prepare(samples, rendering.settings)

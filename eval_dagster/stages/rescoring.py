@@ -96,7 +96,7 @@ def ask_again(partition: Partition, result: LakeFile, rows: Collection[str]) -> 
         else:
             texts[row["sample_id"]] = answer_text(response, list(row["choices"] or ())) or ""
     require_execution(project, eval_name)
-    task = partition.task(num_fewshot=project.num_fewshot(eval_name))
+    task = partition.scorer()
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
     scores: dict[str, dict[str, FreshScore]] = defaultdict(dict)
     with allowed_execution(project):
@@ -157,7 +157,7 @@ def score_again(partition: Partition, answers: OldAnswers) -> list[ScoreRow]:
     """
     project, eval_name = partition.project, partition.eval_name
     require_execution(project, eval_name)
-    task = partition.task(num_fewshot=project.num_fewshot(eval_name))
+    task = partition.scorer()
     clusters = clusters_of(task, answers.samples, eval_name)
     answered = (
         (prompt_of(row), response_of(answers.responses[row["sample_id"]]))

@@ -363,7 +363,7 @@ class _ScoreOfRun(ScoreRow):
 def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> Iterator[_ScoreOfRun]:
     """The rows of `scores`, each with `retryable`, which is counted but not a column."""
     project, eval_name = partition.project, partition.eval_name
-    task = partition.task(num_fewshot=project.num_fewshot(eval_name))
+    task = partition.scorer()
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
     clusters = clusters_of(task, samples, eval_name)
     answered = _answered(partition, prompts, outputs, samples.keys())
@@ -394,7 +394,8 @@ def scores_of(
     # A `RowMetric` is computed once per row, from all questions about it that it can score.
     of_row = [metric for metric in task.METRICS if issubclass(metric, RowMetric)]
     of_question = [metric for metric in task.METRICS if metric not in of_row]
-    for name, pairs in groupby(answered, key=lambda pair: pair[0].source_id):
+    for (name, variant), pairs in groupby(answered, key=lambda pair: (pair[0].source_id, pair[0].variant)):
+        asking = task.variants.get(variant or "", task)
         row = []
         for prompt, response in pairs:
             views: Sequence[Completion | Loglikelihood] = ()
@@ -402,7 +403,7 @@ def scores_of(
             if error is None:
                 try:
                     with calling("the post-processing of the task", prompt.sample_id):
-                        views = AnsweredPrompt(task=task, sample=samples[name], prompt=prompt).views(response)
+                        views = AnsweredPrompt(task=asking, sample=samples[name], prompt=prompt).views(response)
                 except Exception as problem:  # a task's post-processing is user code: it may fail for one sample
                     error = described(problem) + raised_at(problem)
             row.append((prompt, views, error))

@@ -65,7 +65,7 @@ class MMLU(_MMLU):
         return [f" {label}" for label in get_n_letters(len(self._get_choices(item)))]
 
     def _get_ground_truth(self, item: Row) -> str:
-        return f" {_LABELS[item['answer']]}"
+        return f" {_LABELS[self._get_correct_index(item)]}"
 
 
 class MMLUIDK(IDKMixin, MMLU):
@@ -119,10 +119,10 @@ class MMLUCoT(_MMLU):
         return "Answer: Let's think step by step."
 
     def _get_ground_truth(self, item: Row) -> str:
-        return _LABELS[item["answer"]]
+        return _LABELS[self._get_correct_index(item)]
 
     def _get_fewshot_target_text(self, item: Row) -> str:
-        return f"The answer is ({_LABELS[item['answer']]})."
+        return f"The answer is ({_LABELS[self._get_correct_index(item)]})."
 
 
 def _subject_of(item: Row) -> str:

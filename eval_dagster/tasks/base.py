@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from enum import Enum
 from inspect import Parameter, signature
 from random import Random
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from eval_dagster.errors import DataError, TaskDefinitionError
@@ -131,6 +132,8 @@ class BaseTask(Generic[SubjectType]):
     VERSION: ClassVar[str] = ""
     """Version of everything outside of the task's code that decides rows, prompts or scores."""
 
+    variants: Mapping[str, "BaseTask[Any]"] = MappingProxyType({})
+    """The task as it asks each variant of an eval, by the variant's name. Set by the pipeline for the scores."""
     written_example: Row | None = None
     """The example that is being written, so that an exception can name it; null outside of examples."""
 
@@ -395,8 +398,11 @@ class IDKMixin(BaseTask[Any]):
             cls.HEADLINE_METRIC = vars(cls).get("HEADLINE_METRIC")
 
     def _get_initial_prompt_text(self, item: Row) -> str:
-        rule = f"A wrong answer loses as much as a correct one gains. Where you are not sure, answer: {self.IDK_CHOICE}"
-        return "\n\n".join(text for text in (super()._get_initial_prompt_text(item), rule) if text)
+        return "\n\n".join(text for text in (super()._get_initial_prompt_text(item), self.idk_rule()) if text)
+
+    def idk_rule(self) -> str:
+        """The rule of the scores, as the prompt states it."""
+        return f"A wrong answer loses as much as a correct one gains. Where you are not sure, answer: {self.IDK_CHOICE}"
 
     def _get_choices(self, item: Row) -> list[str]:
         return [*super()._get_choices(item), self.IDK_CHOICE]

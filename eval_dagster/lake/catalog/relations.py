@@ -26,7 +26,7 @@ _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
 """Tables whose rows from all files are in the catalog itself, in `internal._<table>_files`."""
-FORMAT = 12
+FORMAT = 13
 """Version of the catalog's form. A catalog of another version is made again."""
 _JUDGED = """
     with stored as ({rows}),
@@ -197,7 +197,7 @@ class _Catalog:
             self._connection.execute(
                 "create or replace table internal._current_metrics as " + _CURRENT.format(where="anti join lost_rows using (eval, model)")
             )
-            columns = "* exclude (_file, scores_file, named_scores_file, findings)"
+            columns = "* exclude (_file, scores_file, named_scores_file, findings, variants)"
             self._connection.execute(f"create or replace view metrics as select {columns} from internal._current_metrics")
             self._connection.execute(f"create or replace view metrics_history as select {columns} from internal._metrics_files")
             return

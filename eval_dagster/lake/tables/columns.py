@@ -93,6 +93,8 @@ class PromptRow(TypedDict):
     """Whether the system message stands at the beginning of the first user turn, since the chat template has no turn for it, or by
     `system_role: merge`. Null in older results.
     """
+    variant: str | None
+    """The variant of the prompt, `default` for the task's own. Null in an eval without variants."""
 
 
 class AnswerColumns(TypedDict):
@@ -217,6 +219,8 @@ class ScoreRow(TypedDict):
     (several choices are equally good); each a list with one text for each text of the model.
     """
     sample_name: str | None
+    variant: str | None
+    """The variant of the prompt, `default` for the task's own. Null in an eval without variants."""
 
 
 class MetricRow(TypedDict):
@@ -305,6 +309,10 @@ class MetricRow(TypedDict):
     """
     mixed_answers: str | None
     """The models and the states of a server whose answers the score mixes, such as `2 states of the server`. Null if the answers name one.
+    """
+    variants: str | None
+    """The metric by variant of the prompt, and what the prompt makes of it, as JSON; `variant_scores` and `prompt_sensitivity` show it.
+    Null for single subjects and without variants.
     """
 
 

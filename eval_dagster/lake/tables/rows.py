@@ -86,6 +86,7 @@ def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: 
         "is_system_merged": prompt.is_system_merged,
         "error": prompt.error,
         "prompt_version": version,
+        "variant": prompt.variant,
     }
 
 
@@ -105,6 +106,7 @@ def prompt_of(row: PromptRow) -> RenderedPrompt:
         fewshot_ids=tuple(row["fewshot_ids"]),
         fewshot_set=row["fewshot_set"],
         is_system_merged=bool(row.get("is_system_merged")),
+        variant=row.get("variant"),
         context=tuple(MetricContext(**part) for part in json.loads(row["context"] or "[]")),
         error=row["error"],
     )
@@ -229,6 +231,7 @@ def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, 
         "item": score.item if isinstance(score, ItemScore) else None,
         "error": score.error,
         "explanation": _explanation(score),
+        "variant": prompt.variant,
     }
 
 

@@ -51,20 +51,29 @@ class Standing:
     """Why there is no result, or why it is not from the last evaluation."""
     findings: Sequence[str] = ()
     """The checks that found a sign that the score measures something else, by name."""
+    spread: float | None = None
+    """The largest difference between the scores of two variants of the prompt; null without variants."""
+    exceeds_models: bool | None = None
+    """Whether this is more than the two best models differ by; null if chance alone may explain it."""
     mixed_answers: str | None = None
     """The models or states of a server whose answers the score mixes, in words."""
     answers: str = ""
     """How the model answered, if there is something to tell."""
 
 
+_RANKED = "select board.*, spread, exceeds_models from leaderboard_all as board left join prompt_sensitivity using (eval, model)"
+
+
 class _Ranked(AnswerFigures):
-    """The columns of `leaderboard_all` that a standing has."""
+    """The columns of `_RANKED` that a standing has."""
 
     eval: str
     model: str
     rank: int | None
     differs: str | None
     findings: list[str] | None
+    spread: float | None
+    exceeds_models: bool | None
     mixed_answers: str | None
 
 
@@ -202,7 +211,7 @@ def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str],
 def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materialization | None, str | None]]) -> list[Standing]:
     """The standings of an eval's models, ranked ones first."""
     try:
-        rows: list[_Ranked] = read_rows(lake, "select * from leaderboard_all")
+        rows: list[_Ranked] = read_rows(lake, _RANKED)
     except QueryError:  # nothing was published yet
         rows = []
     ranked = {row["model"]: row for row in rows if row["eval"] == eval_name}
@@ -222,6 +231,8 @@ def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materializ
                 n_errors=row["n_errors"] if row else 0,
                 problem=problem if problem or row else "no result yet",
                 findings=(rank and rank["findings"]) or (),
+                spread=rank and rank["spread"],
+                exceeds_models=rank and rank["exceeds_models"],
                 mixed_answers=rank and rank["mixed_answers"],
                 answers=answer_words(rank) if rank else "",
             )

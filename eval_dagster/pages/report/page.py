@@ -163,6 +163,9 @@ def _standings(standings: Sequence[Standing]) -> list[_Shown]:
             notes.append(each.answers)
         if each.findings:
             notes.append(f"⚠ findings: {', '.join(each.findings)}")
+        if each.spread is not None:
+            more = ", more than the two best models differ by" if each.exceeds_models else ""
+            notes.append(f"{'⚠ ' if more else ''}up to {number(each.spread)} between variants of the prompt{more}")
         if each.problem:
             notes.append(each.problem if len(each.problem) <= _MOST_OF_A_PROBLEM else f"{each.problem[:_MOST_OF_A_PROBLEM]}…")
         found.append(

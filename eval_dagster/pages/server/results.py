@@ -239,7 +239,7 @@ NOTHING = "-"
 
 NAMED_SCORES = (
     "(select * from read_parquet($scores) union all by name select null::varchar as sample_name, null::varchar as item, "
-    "null::varchar as explanation where false)"
+    "null::varchar as explanation, null::varchar as variant where false)"
 )
 """The scores of a result. Files that are older than these columns have null there."""
 
