@@ -59,6 +59,12 @@ class Addresses:
         base = self.of("pages")
         return f"{base}/night?{urlencode({'suite': suite, 'at': judged_at}, quote_via=quote)}" if base else None
 
+    def sample(self, eval_name: str, model: str, sample_id: str) -> str | None:
+        """The page of a sample with a model's answer."""
+        base = self.of("pages")
+        query = urlencode({"eval": eval_name, "model": model, "sample": sample_id}, quote_via=quote)
+        return f"{base}/sample?{query}" if base else None
+
     def of_judgement(self, suite: str, judged_at: str, run_id: str) -> dict[str, str]:
         """The reachable pages of a judgement, by content."""
         found = {"Results": self.night(suite, judged_at), "Run in Dagster": self.dagster_run(run_id)}

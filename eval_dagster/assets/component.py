@@ -124,6 +124,8 @@ class EvalsComponent(dg.Component):
     """Tags of all assets."""
     kinds: Sequence[str] | None = None
     """Kinds of all assets, three at most."""
+    untrusted: Literal["warn", "error"] | None = None
+    """The severity of a check that finds that a result cannot be trusted."""
     automation: Literal["running", "stopped"] | None = None
     """The status of schedules and sensors until somebody switches them."""
 

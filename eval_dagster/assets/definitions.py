@@ -18,6 +18,7 @@ from eval_dagster.assets.jobs import accepting_job, evaluating_jobs, gate_job, l
 from eval_dagster.assets.provenance import source_specs
 from eval_dagster.assets.regressions import gate_asset, suite_check
 from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
+from eval_dagster.assets.trust_checks import trust_checks
 from eval_dagster.config.schema import DagsterConfig
 from eval_dagster.errors import ConfigError
 from eval_dagster.project import Project, keep_key_prefix, remember
@@ -32,6 +33,7 @@ def evaluation_definitions(
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
     kinds: Sequence[str] | None = None,
+    untrusted: Literal["warn", "error"] | None = None,
     automation: Literal["running", "stopped"] | None = None,
 ) -> dg.Definitions:
     """The assets, jobs, schedules and sensors of an evals.yaml, to be merged into the definitions of another Dagster project.
@@ -51,13 +53,22 @@ def evaluation_definitions(
         owners: Owners of all assets: email addresses, or `team:name`.
         tags: Tags of all assets.
         kinds: Kinds of all assets, three at most.
+        untrusted: The severity of a check that finds that a result cannot be trusted.
         automation: The status of schedules and sensors until somebody switches them.
 
     Raises:
         ConfigError: The file is missing or wrong, or an option.
     """
     project = Project.open(config_path=Path(config_path) if config_path else None, home=Path(home) if home else None)
-    options = {"key_prefix": key_prefix, "group": group, "owners": owners, "tags": tags, "kinds": kinds, "automation": automation}
+    options = {
+        "key_prefix": key_prefix,
+        "group": group,
+        "owners": owners,
+        "tags": tags,
+        "kinds": kinds,
+        "untrusted": untrusted,
+        "automation": automation,
+    }
     given = {name: value for name, value in options.items() if value is not None}
     return build_definitions(with_options(project, given), executor=None)
 
@@ -95,7 +106,7 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
                 *(spec_with_options(spec, options) for spec in source_specs(project)),
                 *(each.map_asset_specs(lambda spec: spec_with_options(spec, options)) for each in assets),
             ],
-            asset_checks=[suite_check(name, project) for name in config.suites],
+            asset_checks=[*trust_checks(project), *(suite_check(name, project) for name in config.suites)],
             jobs=[
                 *evaluating_jobs(project),
                 leaderboard_job(project),

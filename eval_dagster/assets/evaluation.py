@@ -13,7 +13,7 @@ from pydantic import Field
 
 from eval_dagster import pipeline
 from eval_dagster.assets.instance.killed_runs import at_work
-from eval_dagster.assets.materializations import Planned, report
+from eval_dagster.assets.materializations import Planned, StepEvent, report
 from eval_dagster.assets.names import LEADERBOARD, Names
 from eval_dagster.assets.partitions import add_partitions, removed_failures
 from eval_dagster.assets.previews import leaderboard_rows, markdown_table
@@ -90,7 +90,7 @@ def snapshot_assets(project: Project) -> dg.AssetsDefinition:
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
-    def dataset_snapshot(context: dg.AssetExecutionContext) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    def dataset_snapshot(context: dg.AssetExecutionContext) -> Iterator[StepEvent]:
         opened, step = file.open(context.instance), context.op_execution_context
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
@@ -113,7 +113,7 @@ def evaluation_assets(project: Project) -> dg.AssetsDefinition:
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
-    def evaluate(context: dg.AssetExecutionContext, config: Choice) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    def evaluate(context: dg.AssetExecutionContext, config: Choice) -> Iterator[StepEvent]:
         opened, step, run = file.open(context.instance), context.op_execution_context, context.run
         if SUITE_TAG in run.tags:
             yield from evaluate_choice(step, opened, config, suite=run.tags[SUITE_TAG], planned=context.partition_keys)
@@ -127,7 +127,7 @@ def evaluation_assets(project: Project) -> dg.AssetsDefinition:
 
 def evaluate_choice(
     context: dg.OpExecutionContext, project: Project, choice: Choice, *, suite: str | None, planned: Sequence[str] = ()
-) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+) -> Iterator[StepEvent]:
     """Evaluate the evals and models of a suite, or of the configuration, or the chosen part, from dataset to metrics, in one step.
 
     Dagster shows a partition in progress from when it is made on, and as failed if it is not materialized. Current ones have no event.
@@ -151,7 +151,7 @@ def _evaluate(
     partitions: Collection[tuple[str, str]],
     stages: Collection[str],
     planned: Planned | None = None,
-) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+) -> Iterator[StepEvent]:
     removed = removed_failures(project, list(partitions), next(stage for stage in STAGE_ASSETS if stage in stages))
     gone = {(each.eval_name, each.model) for each in removed}
     known = [each for each in partitions if each not in gone]

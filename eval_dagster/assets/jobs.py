@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from eval_dagster.assets.evaluation import Choice, evaluate_choice
+from eval_dagster.assets.materializations import StepEvent
 from eval_dagster.assets.names import LEADERBOARD, REGRESSIONS, Names, gate_check
 from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.tags import home_tags, model_tags, suite_tags
@@ -40,7 +41,7 @@ def evaluating_jobs(project: Project) -> list[dg.JobDefinition]:
 
     # All jobs share this op: Dagster allows one op for a name.
     @dg.op(name=names.evaluation_op, description="Takes evals and models from dataset to metrics.", out={})
-    def evaluate(context: dg.OpExecutionContext, config: Choice) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+    def evaluate(context: dg.OpExecutionContext, config: Choice) -> Iterator[StepEvent]:
         """Evaluate the evals and models of the job, or the part in the config."""
         yield from evaluate_choice(context, file.open(context.instance), config, suite=suites.get(context.job_name))
 

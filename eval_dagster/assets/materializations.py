@@ -4,6 +4,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 import dagster as dg
 from dagster import MetadataValue
@@ -11,16 +12,20 @@ from dagster import MetadataValue
 from eval_dagster.assets.names import Names
 from eval_dagster.assets.previews import metrics_of, preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance, shown_again, version_tags
+from eval_dagster.assets.trust_checks import ASSETS, evaluations, summaries
 from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
 from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome
 from eval_dagster.project import Project
+from eval_dagster.results.trust import About
 from eval_dagster.stages.findings import FINDINGS_NOTE
 from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
 from eval_dagster.texts.figures import counted
 from eval_dagster.texts.visible_text import visible
 
+StepEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+"""What a step logs."""
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """The name of the number of rows in each stage's counts."""
 CURRENT = "current_partitions"
@@ -63,7 +68,7 @@ def report(
     *,
     project: Project,
     planned: Planned | None = None,
-) -> Iterator[dg.AssetMaterialization | dg.AssetObservation]:
+) -> Iterator[StepEvent]:
     """Log a materialization for each partition as soon as it is made, and fail at the end if one failed.
 
     Partitions are logged one by one and not as the outcome of the step. So each has its own data version, and is current in Dagster even if
@@ -83,6 +88,7 @@ def report(
     failures: list[StageFailure] = []
     current: dict[str, list[str]] = defaultdict(list)
     warned: dict[str, list[str]] = defaultdict(list)
+    made: dict[str, list[str]] = defaultdict(list)
     done = 0
     provenance, names = Provenance(context.instance, partitions, project), Names.of(project)
     for outcome in outcomes:
@@ -101,6 +107,7 @@ def report(
             current[outcome.stage].append(partition_key(outcome.eval_name, outcome.model))
             warned[outcome.stage] += map(visible, outcome.warnings)
             continue
+        made[outcome.stage].append(partition_key(outcome.eval_name, outcome.model))
         yield materialization(outcome, names, provenance.tags(outcome), _history(project, outcome))
     for stage, keys in current.items():
         asset = names.key(stage)
@@ -108,8 +115,20 @@ def report(
         if failures:
             shown = [key for key in keys if planned is None or planned.is_by_dagster(stage, key)]
             yield from [again for key in shown if (again := shown_again(context.instance, asset, key))]
+    yield from _checked(context.instance, project, made)
     if failures:
         raise _failed_step(failures, done)
+
+
+def _checked(instance: dg.DagsterInstance, project: Project, made: Mapping[str, Sequence[str]]) -> Iterator[dg.AssetCheckEvaluation]:
+    """The evaluations of the checks of what a step made, and the summaries if there are any."""
+    by_partition: dict[str, list[About]] = defaultdict(list)
+    for group, asset in ASSETS.items():
+        for key in made.get(asset, ()):
+            by_partition[key].append(group)
+    for key, groups in by_partition.items():
+        yield from evaluations(instance, project, key, groups)
+    yield from summaries(project, [group for group, asset in ASSETS.items() if made.get(asset)])
 
 
 def _lost(failure: StageFailure, partitions: Collection[str]) -> Iterator[tuple[str, str, str | None]]:

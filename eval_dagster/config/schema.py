@@ -297,6 +297,8 @@ class DagsterConfig(Section):
     """Tags of all assets."""
     kinds: tuple[Text, ...] = Field(default=(), max_length=3)
     """Kinds of all assets, instead of those that name what computes each."""
+    untrusted: Literal["warn", "error"] = "warn"
+    """The severity of a check that finds that a result cannot be trusted."""
     automation: Literal["running", "stopped"] = "running"
     """The status of schedules and sensors until somebody switches them in Dagster."""
 

@@ -1,5 +1,6 @@
 """Private names of Dagster for definitions, events, tags and ticks."""
 
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.definitions.data_version import (
     CODE_VERSION_TAG,
     DATA_VERSION_IS_USER_PROVIDED_TAG,
@@ -21,6 +22,7 @@ __all__ = [
     "DATA_VERSION_TAG",
     "PARTITION_NAME_TAG",
     "RUN_KEY_TAG",
+    "AssetCheckEvaluationTargetMaterializationData",
     "AssetMaterializationPlannedData",
     "DagsterEvent",
     "InstigatorState",

@@ -69,15 +69,15 @@ def cell_findings(lake: Lake, eval_name: str, model: str) -> dict[About, GroupFi
     column = next((row.get("findings") for row in point.metric_rows if row["is_headline"]), None)
     groups: dict[About, list[Finding]] = {about: [] for about in About}
     for each in [] if column is None else read_findings(column):
-        groups[about(each)].append(each)
+        groups[about(each.check)].append(each)
     return {about: GroupFindings(about=about, findings=findings) for about, findings in groups.items()}
 
 
-def about(finding: Finding) -> About:
-    """What a finding is about."""
-    if finding.check in PROMPT_CHECKS:
+def about(check: str) -> About:
+    """What a check looks at, by its name."""
+    if check in PROMPT_CHECKS:
         return About.PROMPTS
-    return About.OUTPUTS if finding.check in OUTPUT_CHECKS else About.SCORES
+    return About.OUTPUTS if check in OUTPUT_CHECKS else About.SCORES
 
 
 class AnswerFigures(TypedDict):
