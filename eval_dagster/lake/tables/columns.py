@@ -473,3 +473,28 @@ class Attempt:
     """Those seconds, each times the number of GPUs of its worker: 0 without one."""
     cached: bool
     """Whether every stage was current, so that nothing was computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """A checkpoint of a training run: that it was seen complete, or that it was evaluated."""
+
+    model: str
+    family: str
+    """Name of the training run in evals.yaml."""
+    step: int
+    """Training step, by the name of the checkpoint."""
+    place: str
+    """Folder, or revision on the Hub, as evals.yaml leads to it."""
+    commit: str | None = None
+    """Commit on the Hub. Null for a folder."""
+    seen_at: datetime
+    """Time at which it was first seen complete."""
+    model_version: str | None = None
+    """Version of model and engine when it was last evaluated. Null before."""
+    model_content_version: str | None = None
+    """Version of the model alone when it was last evaluated. Null before."""
+    template_version: str | None = None
+    """Version of tokenizer and chat template when it was last evaluated. Null before."""
+    evaluated_at: datetime | None = None
+    """Time of the evaluation that first had these versions. Null before."""

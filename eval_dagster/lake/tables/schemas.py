@@ -12,6 +12,7 @@ import pyarrow as pa
 from eval_dagster.lake.tables.columns import (
     AnswerRow,
     Attempt,
+    CheckpointRow,
     EndpointStateRow,
     HumanLabel,
     MetricRow,
@@ -43,6 +44,7 @@ RECORDS: Mapping[str, tuple[type, ...]] = {
     "acceptances": (Acceptance,),
     "human_labels": (HumanLabel,),
     "endpoint_states": (EndpointStateRow,),
+    "checkpoints": (CheckpointRow,),
     "confirmations": (JudgedInRun, FreshSample),
     "regressions": (JudgedInRun, Regression),
     "sample_changes": (Judged, ChangedSample),
