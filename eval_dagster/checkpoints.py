@@ -26,7 +26,7 @@ from eval_dagster.lake.records import append
 from eval_dagster.lake.tables.columns import CheckpointRow
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.models.base import FindKnown, Look, Model, ModelHandle
-from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, TOKENIZER_FILES, layout_problem
+from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, TEMPLATE_FILES, layout_problem
 from eval_dagster.records import Message
 
 _TABLE = "checkpoints"
@@ -297,10 +297,10 @@ def _in_folder(family: str, where: FolderCheckpoints, folder: Path, seen: Mappin
     prefix = "" if base.is_absolute() else f"{folder.absolute()}/"
     found: list[Checkpoint] = []
     taken: dict[int, str] = {}
-    tokenizers: list[set[str]] = []
+    expected: set[str] = set()
     paths = [Path(each) for each in matches if Path(each).is_dir() and not Path(each).name.startswith(("tmp", "."))]
     known = {row.place for row in seen.values()}
-    # Known ones come first: they have their step, and new ones are compared with their tokenizers.
+    # Known ones come first: they have their step, and new ones have to have their files.
     for path in sorted(paths, key=lambda path: (str(path).removeprefix(prefix) not in known, path)):
         place = str(path).removeprefix(prefix)
         step = next((each for part in reversed(Path(place).parts[fixed:]) if (each := step_of(part)) is not None), None)
@@ -318,14 +318,13 @@ def _in_folder(family: str, where: FolderCheckpoints, folder: Path, seen: Mappin
             if not (path / "config.json").is_file():
                 continue  # it is being deleted
             taken[step] = place
-            if not tokenizers:
-                tokenizers.append(_tokenizer_files(path))
+            expected = expected or _small_files(path)
             found.append(this)
         else:
-            state, reason = examined(path, expected=tokenizers[0] if tokenizers else set())
+            state, reason = examined(path, expected=expected)
             if state == "ready":
                 taken[step] = place
-                tokenizers.append(_tokenizer_files(path))
+                expected = expected or _small_files(path)
             if state == "ready" or row is None:
                 found.append(replace(this, state=state, reason=reason))
     gone = [row for step, row in seen.items() if step not in taken]
@@ -344,7 +343,7 @@ def examined(folder: Path, *, expected: Iterable[str] = (), settled_s: float = S
 
     Args:
         folder: The folder.
-        expected: Names of the tokenizer files that the other checkpoints have.
+        expected: Names of the files, beside the weights, that another checkpoint has.
         settled_s: Seconds since the last change of a file.
 
     Returns:
@@ -381,12 +380,12 @@ def examined(folder: Path, *, expected: Iterable[str] = (), settled_s: float = S
                 return "waiting", f"{which} has {size:,} of {f'{length:,}' if length else 'an unknown number of'} bytes"
             if size > length:
                 return "refused", f"{which} has {size:,} bytes, and its header tells of {length:,}; save it again"
-        tokenizer = _tokenizer_files(folder)
-        if missing := sorted(set(expected) - tokenizer):
-            return "waiting", f"{missing[0]} is missing, which the other checkpoints have"
-        if not any(fnmatch.fnmatch(name, each) for name in tokenizer for each in _VOCABULARY):
+        small = _small_files(folder)
+        if missing := sorted(set(expected) - small):
+            return "waiting", f"{missing[0]} is missing, which another checkpoint has"
+        if not any(fnmatch.fnmatch(name, each) for name in small for each in _VOCABULARY):
             return "waiting", "the tokenizer is missing, such as tokenizer.json"
-        used = [config, *(folder / name for name in (*indices, *shards, *tokenizer))]
+        used = [folder / name for name in (*indices, *shards, *small)]
         age = time.time() - max(path.stat().st_mtime for path in used)
         if 0 <= age < settled_s:
             return "waiting", f"a file changed {age:.1f} s ago; expected none to change within {settled_s:g} s"
@@ -415,8 +414,9 @@ def safetensors_length(file: Path) -> int | None:
     return None if ends is None else 8 + int(size) + max(ends, default=0)
 
 
-def _tokenizer_files(folder: Path) -> set[str]:
-    return {path.name for pattern in TOKENIZER_FILES for path in folder.glob(pattern)}
+def _small_files(folder: Path) -> set[str]:
+    """The files of a model beside its weights: configuration, tokenizer, chat template, processor."""
+    return {path.name for pattern in (*TEMPLATE_FILES, "config.json", "generation_config.json") for path in folder.glob(pattern)}
 
 
 def _on_hub(family: str, where: HubCheckpoints, seen: Mapping[int, CheckpointRow], *, far: bool) -> list[Checkpoint]:

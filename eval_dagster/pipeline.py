@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from eval_dagster.checkpoints import record_evaluation, remember_new
+from eval_dagster.checkpoints import record_evaluation, remember_new, remembered
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, NotEvaluatedError, described
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
@@ -99,6 +99,7 @@ def evaluate(
         run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
         checkpoint = project.known_checkpoints.get(model)
         if checkpoint is not None:
+            checkpoint = replace(checkpoint, seen=remembered(project.lake.answers).get(model))
             remember_new(project.lake.answers, [checkpoint], run_id)
         tables = [table for table in STAGES.values() if table != "samples"]
         folders = [project.lake.folder("samples", name) for name in names]

@@ -1,12 +1,23 @@
 """Checkpoints of a training run are found when they are complete, evaluated as models, and known after they are deleted."""
 
+import random
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-from training_runs import evaluated, opened, saved
+import pytest
+from training_runs import evaluated, opened, pieces, saved, settle, sharded
+from transformers import AutoModelForCausalLM
 
+from eval_dagster.checkpoints import examined, kept, remembered, step_of
+from eval_dagster.config.models import KeepConfig
+from eval_dagster.errors import ConfigError
 from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.records import records_of
+from eval_dagster.project import Project
 from eval_dagster.stages.partition import StageFailure, StageResult
 
 
@@ -46,3 +57,176 @@ def test_a_deleted_checkpoint_keeps_its_results_and_is_not_evaluated_anew(tiny_m
         assert re.search(r"the checkpoint was deleted \(was at runs/checkpoint-\d00, seen complete on 2.* UTC\)", each.message), (
             each.message
         )
+
+
+@pytest.fixture(scope="module")
+def shards(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = sharded(tiny_model, tmp_path_factory.mktemp("shards"))
+    assert len(list(folder.glob("*.safetensors"))) >= 3
+    return folder
+
+
+def recorded(project: Project) -> list[int]:
+    """The steps of all rows of the registry."""
+    return sorted(row["step"] for row in records_of(project.lake, "checkpoints"))
+
+
+def test_twenty_growing_checkpoints_are_each_found_once_and_never_too_early(shards: Path, tmp_path: Path) -> None:
+    project, chance = opened(tmp_path), random.Random(1)
+    complete: list[int] = []
+    for step in range(10, 210, 10):
+        names = sorted(path.name for path in shards.iterdir())
+        chance.shuffle(names)
+        names.sort(key=lambda name: not name.endswith(".jinja"))  # nothing but time tells whether a text has ended
+        if not complete:  # what the first one has is expected of the others; nothing but time tells of more files to come
+            names.sort(key=lambda name: name == "tokenizer.json")
+        folder = tmp_path / "runs" / f"step_{step}"
+        for is_whole in pieces(shards, folder, names):
+            if is_whole:
+                complete.append(step)
+            this = next(each for each in project.checkpoints() if each.step == step)
+            assert (this.state, bool(this.reason)) == (("ready", False) if is_whole else ("waiting", True)), (names, this)
+            assert recorded(project) == complete
+        if len(complete) == 2:
+            shutil.rmtree(folder)
+    found = project.checkpoints()
+    assert [each.step for each in found] == list(range(200, 0, -10)), "the newest first"
+    assert [each.step for each in found if each.state == "deleted"] == [20]
+    assert recorded(project) == complete
+
+
+def test_the_reason_names_the_file_that_is_missing(shards: Path, tmp_path: Path) -> None:
+    folder = saved(shards, tmp_path / "checkpoint-1")
+    names = sorted(path.name for path in folder.glob("*.safetensors"))
+    assert examined(folder) == ("ready", "")
+    content = (folder / names[2]).read_bytes()
+    (folder / names[2]).unlink()
+    assert examined(folder) == ("waiting", f"shard 3 of {len(names)} ({names[2]}) is missing")
+    (folder / names[2]).write_bytes(content[:-1])
+    settle(folder)
+    sizes = f"{len(content) - 1:,} of {len(content):,} bytes"
+    assert examined(folder) == ("waiting", f"shard 3 of {len(names)} ({names[2]}) has {sizes}")
+    (folder / names[2]).write_bytes(content)
+    state, reason = examined(folder)
+    assert state == "waiting"
+    assert "a file changed" in reason, "sizes have to be steady"
+    (folder / names[2]).write_bytes(content + b"more")
+    assert examined(folder)[0] == "refused"
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    (folder / "optimizer.pt").touch()
+    assert examined(folder) == ("waiting", "the weights (*.safetensors) are missing")
+    (folder / "pytorch_model.bin").touch()
+    assert examined(folder)[0] == "refused"
+    assert "pickled weights alone (pytorch_model.bin)" in examined(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        *(("checkpoint-500", 500), ("step_500", 500), ("step500-tokens2B", 500), ("iter_0000500", 500), ("global_step500", 500)),
+        *(("stage2-step500-tokens2B", 500), ("epoch=1-step=500", 500), ("ba500-rank0", 500), ("500", 500), ("ckpt-7", 7)),
+        *(("final", None), ("step-10k", None), ("run-7b", None), ("a-1-2", None), ("v1.5", None)),
+    ],
+)
+def test_steps_are_read_from_the_usual_names(name: str, step: int | None) -> None:
+    assert step_of(name) == step
+
+
+@pytest.mark.parametrize(
+    ("keep", "steps"),
+    [
+        ({"every": 10}, [10, 20]),
+        ({"last": 5}, [19, 20, 21, 22, 23]),
+        ({"every": 10, "last": 5}, [10, 19, 20, 21, 22, 23]),
+        ({"every": 1}, list(range(1, 24))),
+        ({"last": 100}, list(range(1, 24))),
+    ],
+)
+def test_a_rule_keeps_every_tenth_and_the_last_five(keep: dict[str, int], steps: list[int]) -> None:
+    assert sorted(kept(range(1, 24), KeepConfig(**keep))) == steps
+
+
+def test_a_checkpoint_that_is_not_kept_is_no_model_until_it_is_named(tiny_model: Path, tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        saved(tiny_model, tmp_path / "runs" / f"checkpoint-{step}")
+    project = opened(tmp_path, checkpoints="{folder: 'runs/checkpoint-*', keep: {last: 2}}")
+    assert list(project.config.models) == ["run-step-0000004", "run-step-0000003"]
+    assert project.select(models=["run"])[1] == ["run-step-0000004", "run-step-0000003"], "the run's name stands for its checkpoints"
+    states = {each.step: (each.state, each.reason) for each in project.checkpoints()}
+    assert states[2] == ("left out", "`keep` keeps the last 2")
+    assert recorded(project) == [1, 2, 3, 4]
+    assert project.select(models=["run-step-0000001"])[1] == ["run-step-0000001"]
+    outcomes = evaluated(project, ["sums"], ["run-step-0000001"])
+    assert all(isinstance(each, StageResult) for each in outcomes), outcomes
+
+
+def test_two_processes_that_look_at_once_lose_no_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
+    project = opened(tmp_path)
+    code = f"""
+import time
+from pathlib import Path
+from eval_dagster.project import Project
+project = Project.open(config_path=Path({str(tmp_path / "evals.yaml")!r}), home=Path({str(tmp_path / "home")!r}))
+while not Path({str(tmp_path / "end")!r}).exists():
+    project.checkpoints()
+project.checkpoints()
+"""
+    lookers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    for step in range(1, 41):
+        copy = saved(tiny_model, tmp_path / "written" / f"checkpoint-{step}")
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        copy.rename(tmp_path / "runs" / copy.name)
+    (tmp_path / "end").touch()
+    assert [each.wait(timeout=120) for each in lookers] == [0, 0]
+    known = remembered(project.lake)
+    assert sorted(row.step for row in known.values()) == list(range(1, 41))
+    assert {each.state for each in project.checkpoints()} == {"ready"}
+
+
+def test_a_process_killed_while_it_records_leaves_the_registry_whole(tiny_model: Path, tmp_path: Path) -> None:
+    saved(tiny_model, tmp_path / "runs" / "checkpoint-1")
+    project = opened(tmp_path)
+    project.checkpoints()
+    before = remembered(project.lake)
+    saved(tiny_model, tmp_path / "runs" / "checkpoint-2")
+    code = f"""
+import os, signal
+from pathlib import Path
+from eval_dagster.project import Project
+project = Project.open(config_path=Path({str(tmp_path / "evals.yaml")!r}), home=Path({str(tmp_path / "home")!r}))
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+project.checkpoints()
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -signal.SIGKILL
+    assert list((tmp_path / "home" / "lake" / "checkpoints").glob(".*.tmp")), "it was killed while it wrote"
+    assert remembered(project.lake) == before
+    project.checkpoints()
+    assert recorded(project) == [1, 2]
+    assert remembered(project.lake)["run-step-0000001"] == before["run-step-0000001"]
+
+
+def test_a_checkpoint_with_other_weights_under_the_same_name_is_evaluated_anew(tiny_model: Path, tmp_path: Path) -> None:
+    folder = saved(tiny_model, tmp_path / "runs" / "checkpoint-1")
+    project = opened(tmp_path)
+    evaluated(project, ["sums"], list(project.config.models))
+    before = remembered(project.lake)["run-step-0000001"]
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.lm_head.weight.data += 1
+    model.save_pretrained(folder)
+    outcomes = evaluated(opened(tmp_path), ["sums"], list(project.config.models))
+    assert [each.cached for each in outcomes if isinstance(each, StageResult) and each.stage == "model_outputs"] == [False]
+    after = remembered(project.lake)["run-step-0000001"]
+    assert after.model_content_version != before.model_content_version
+    assert after.seen_at == before.seen_at
+
+
+def test_wrong_settings_are_named_with_what_is_expected(tmp_path: Path) -> None:
+    for checkpoints, message in (
+        ("{folder: runs, keep: {}}", r"models\.run\.checkpoints\.keep: found an empty mapping; expected `every`, `last` or both"),
+        ("{folder: runs, keep: {every: 0}}", r"models\.run\.checkpoints\.keep\.every: found 0; expected an integer of at least 1"),
+        ("{path: runs}", r"models\.run\.checkpoints: found a mapping with path; expected one of: folder; hub and revisions"),
+        ("{folder: runs}, source: {folder: x}", r"models\.run: .*found `source` and `checkpoints`; expected one of them"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            opened(tmp_path, checkpoints=checkpoints)

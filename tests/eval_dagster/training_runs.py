@@ -4,8 +4,10 @@ import os
 import shutil
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
@@ -47,3 +49,24 @@ def evaluated(project: Project, evals: Sequence[str], models: Sequence[str], run
     """The outcomes of all stages."""
     partitions = [(eval_name, model) for model in models for eval_name in evals]
     return list(evaluate(project, partitions, stages=set(STAGES), run_id=run_id, reporter=SilentReporter()))
+
+
+def sharded(model: Path, folder: Path) -> Path:
+    """The model in several weight files with an index."""
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+    loaded.save_pretrained(folder, max_shard_size="60KB")
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+    return folder
+
+
+def pieces(source: Path, folder: Path, names: Sequence[str], *, parts: int = 3) -> Iterator[bool]:
+    """Write the files of a checkpoint piece by piece, and let a minute pass after each. Yields whether the checkpoint is whole."""
+    folder.mkdir(parents=True)
+    for name in names:
+        content = (source / name).read_bytes()
+        length = -(-len(content) // parts)
+        for part in range(parts):
+            with (folder / name).open("ab") as file:
+                file.write(content[part * length : (part + 1) * length])
+            settle(folder)
+            yield name == names[-1] and part == parts - 1
