@@ -253,20 +253,21 @@ class DeletedCheckpoint(ModelHandle):
 
     def version(self) -> str:
         """The version of the last evaluation. Raises `NotEvaluatedError` if there is none."""
-        return self._known(self._seen and self._seen.model_version)
+        return self._known("model_version")
 
     def content_version(self) -> str:
         """As `version`."""
-        return self._known(self._seen and self._seen.model_content_version)
+        return self._known("model_content_version")
 
     def template_version(self) -> str:
         """As `version`."""
-        return self._known(self._seen and self._seen.template_version)
+        return self._known("template_version")
 
-    def _known(self, version: str | None) -> str:
+    def _known(self, name: str) -> str:
+        version = getattr(self._seen, name, None)
         if version is None:
             raise NotEvaluatedError(self._reason)
-        return version
+        return str(version)
 
     def image_mark(self) -> str:
         """Raise `NotEvaluatedError`."""

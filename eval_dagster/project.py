@@ -130,15 +130,15 @@ class Project:
         locks = SharedLocks(home, database or None)
         mirror = os.environ.get(MIRROR_VARIABLE) or config.datasets.mirror
         runs = families(config)
-        found = look(runs, path.parent, Lake(home))
-        config = expanded(config, found)
+        checkpoints = look(runs, path.parent, Lake(home))
+        config = expanded(config, checkpoints)
         return cls(
             config=config,
             config_path=path,
             home=home,
             tasks=tasks,
             training_runs=runs,
-            known_checkpoints={each.model: each for each in found if each.model and each.state in ("ready", "left out", "deleted")},
+            known_checkpoints={each.model: each for each in checkpoints if each.model and each.state in ("ready", "left out", "deleted")},
             lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
             reader=DatasetReader(None if mirror is None else (path.parent / mirror).resolve(), path.parent, beside_tasks=not path.exists()),
             tracker=_tracker(config, home, locks),

@@ -74,6 +74,9 @@ def run(
     if dry_run and (launch or cancel or junit or markdown):
         raise UsageError("--dry-run makes nothing, so that --launch, --cancel, --junit and --markdown do not go with it")
     project = Project.open()
+    if project.training_runs and not dry_run:  # the Hub is asked, and what is complete is remembered if it is deleted meanwhile
+        project.checkpoints()
+        project = Project.open()
     chosen = partial(project.select, suite=suite, evals=evals, models=models)
     if dry_run:
         print_states(project if limit is None else project.trial(limit), *chosen(), fetches=True)

@@ -218,8 +218,10 @@ class WeightsSection(ModelSection):
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
-        place = getattr(self.checkpoints, "folder", None) or getattr(self.checkpoints, "hub", "")
-        if self.checkpoints is not None and self.source != FolderSource(folder=place):
+        if self.checkpoints is None:
+            return self
+        place = self.checkpoints.folder if isinstance(self.checkpoints, FolderCheckpoints) else self.checkpoints.hub
+        if self.source != FolderSource(folder=place):
             raise ValueError("found `source` and `checkpoints`; expected one of them, since each checkpoint has its own weights")
         return self
 

@@ -9,14 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 from training_runs import evaluated, opened, pieces, saved, settle, sharded
 from transformers import AutoModelForCausalLM
 
 from eval_dagster.checkpoints import examined, kept, remembered, step_of
+from eval_dagster.cli.show import list_checkpoints
 from eval_dagster.config.models import KeepConfig
 from eval_dagster.errors import ConfigError
-from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.records import Outcome
+from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.records import records_of
+from eval_dagster.pages.report.histories import learning_curve_markdown
+from eval_dagster.pages.report.writing import write_report
+from eval_dagster.pages.server.application import application
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import StageFailure, StageResult
 
@@ -32,6 +39,59 @@ def test_a_training_run_is_evaluated_checkpoint_by_checkpoint(tiny_model: Path, 
     assert [tuple(row.values()) for row in rows] == [
         ("run", "sums", 100, "run-step-0000100"),
         ("run", "sums", 200, "run-step-0000200"),
+    ]
+    result = judge(project, "nightly", run_id="run")
+    assert result.outcome is Outcome.FIRST
+    page = write_report(project, result).read_text()
+    for part in ("Learning curves", "exact_number at 2 steps", "run · sums", "never left its band", "noise not known yet"):
+        assert part in page
+    assert page.count("<figure") == 1, "a checkpoint with one result has no history of its own"
+    markdown = learning_curve_markdown(project.lake, "run", "sums")
+    assert markdown is not None
+    assert markdown.startswith("![learning curve](data:image/png;base64,")
+    assert "never left its band" in markdown
+    assert learning_curve_markdown(project.lake, "run") is None, "one eval has no mean"
+    client = TestClient(application(CatalogReader(project.lake)), base_url="http://127.0.0.1:4000")
+    assert '<a href="/curves?run=run">run</a>' in client.get("/leaderboard").text
+    shown = client.get("/curves?run=run")
+    assert shown.status_code == 200
+    assert "exact_number at 2 steps" in shown.text
+    assert client.get("/curves?run=another").status_code == 400
+
+
+def test_the_suite_of_a_deleted_checkpoint_is_judged_by_the_others(tiny_model: Path, tmp_path: Path) -> None:
+    for step in (100, 200):
+        saved(tiny_model, tmp_path / "runs" / f"checkpoint-{step}")
+    (tmp_path / "runs" / "checkpoint-100" / "generation_config.json").write_text("{}")  # else both would have the same answers
+    settle(tmp_path / "runs" / "checkpoint-100")
+    project = opened(tmp_path)
+    evaluated(project, ["sums"], list(project.config.models))
+    judge(project, "nightly", run_id="run")
+    shutil.rmtree(tmp_path / "runs" / "checkpoint-100")
+    changed = opened(tmp_path, limit=3)
+    evaluated(changed, ["sums"], list(changed.config.models))
+    result = judge(changed, "nightly", run_id="run")
+    assert [row.model for row in result.regressions] == ["run-step-0000200"]
+    assert any("sums|run-step-0000100 was not evaluated: " in each and "the checkpoint was deleted" in each for each in result.warnings)
+
+
+def test_the_command_shows_what_each_checkpoint_waits_for(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (1, 2, 3):
+        saved(shards, tmp_path / "runs" / f"checkpoint-{step}")
+    next((tmp_path / "runs" / "checkpoint-3").glob("*00002-of*")).unlink()
+    opened(tmp_path, checkpoints="{folder: runs, keep: {last: 1}}")
+    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(tmp_path / "evals.yaml"))
+    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    list_checkpoints("run")
+    lines = [" ".join(line.replace("│", " ").split()) for line in capsys.readouterr().out.splitlines()]
+    times = [re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "TIME", line) for line in lines if "checkpoint-" in line]
+    assert times == [
+        "3 waiting runs/checkpoint-3 shard 2 of 3 (model-00002-of-00003.safetensors) is missing",
+        "2 ready TIME runs/checkpoint-2",
+        "1 left out TIME runs/checkpoint-1 `keep` keeps the last 1",
     ]
 
 
