@@ -64,7 +64,7 @@ def list_models() -> None:
 
 
 def list_checkpoints(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A training run of evals.yaml; all if not given.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A training run of evals.yaml; all if not given.")] = None,
 ) -> None:
     """Look for the checkpoints of training runs, record new ones, and print all with their states, the newest first.
 

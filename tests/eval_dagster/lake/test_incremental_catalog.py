@@ -30,7 +30,7 @@ EVALS, MODELS = ("a", "b", "it's"), ("m", "n")
 PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
-    *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all"),
+    *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all", "checkpoints", "learning_curves"),
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
