@@ -21,7 +21,7 @@ from eval_dagster.config.models import ModelConfig, WeightsSection
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, wrong_lake_url, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, described
+from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.lake.remote.mirror import mirror_lake, mirrored_url
 from eval_dagster.models.base import ModelHandle
@@ -186,8 +186,16 @@ class Project:
             ModelNotFoundError: The Hub has no such repository.
             ModelUnreachableError: The Hub does not answer.
         """
-        found = look(self.training_runs, self.folder, self.lake.answers, far=True)
+        found: list[Checkpoint] = []
+        problem: ModelNotFoundError | None = None
+        for name, run in self.training_runs.items():
+            try:
+                found += look({name: run}, self.folder, self.lake.answers, far=True)
+            except ModelNotFoundError as error:
+                problem = problem or error
         remember_new(self.lake.answers, found, run_id)
+        if problem is not None:  # after the others are recorded
+            raise problem
         return found
 
     def deletion(self, model: str) -> str | None:

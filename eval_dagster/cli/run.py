@@ -29,7 +29,7 @@ from eval_dagster.cli.run_summary import (
 )
 from eval_dagster.cli.status import print_states
 from eval_dagster.cli.tables import require_writable
-from eval_dagster.errors import UsageError
+from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.gate.judgement import require_sensible_gate
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
@@ -75,7 +75,10 @@ def run(
         raise UsageError("--dry-run makes nothing, so that --launch, --cancel, --junit and --markdown do not go with it")
     project = Project.open()
     if project.training_runs and not dry_run:  # the Hub is asked, and what is complete is remembered if it is deleted meanwhile
-        project.checkpoints()
+        try:
+            project.checkpoints()
+        except ModelNotFoundError as error:
+            say(errors, "warning", f"{error} The checkpoints that were seen before are evaluated.", style="yellow")
         project = Project.open()
     chosen = partial(project.select, suite=suite, evals=evals, models=models)
     if dry_run:

@@ -40,7 +40,7 @@ means as (
         -- The evals have different questions, so that the squares of half the widths add up.
         avg(value) - sqrt(sum((value - ci_low) ** 2)) / count(*) as ci_low,
         avg(value) + sqrt(sum((ci_high - value) ** 2)) / count(*) as ci_high,
-        sum(n) as n,
+        sum(n)::bigint as n,
         count(*) as n_evals,
         string_agg(eval, ',' order by eval) as evals
     from curves

@@ -1,22 +1,28 @@
 """Checkpoints of a training run are found when they are complete, evaluated as models, and known after they are deleted."""
 
+import json
 import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from huggingface_hub import constants
 from starlette.testclient import TestClient
 from training_runs import evaluated, opened, pieces, saved, settle, sharded
 from transformers import AutoModelForCausalLM
 
 from eval_dagster.checkpoints import examined, kept, remembered, step_of
 from eval_dagster.cli.show import list_checkpoints
-from eval_dagster.config.models import KeepConfig
-from eval_dagster.errors import ConfigError
+from eval_dagster.config.models import HubSource, KeepConfig, TransformersModel
+from eval_dagster.errors import ConfigError, ModelNotFoundError
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import Outcome
 from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
@@ -290,3 +296,49 @@ def test_wrong_settings_are_named_with_what_is_expected(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             opened(tmp_path, checkpoints=checkpoints)
+
+
+class _Refs(BaseHTTPRequestHandler):
+    """Answers with the branches of a repository."""
+
+    branches: ClassVar[dict[str, str]] = {}
+
+    def do_GET(self) -> None:
+        refs = [{"name": name, "ref": f"refs/heads/{name}", "targetCommit": commit} for name, commit in self.branches.items()]
+        found = self.path.startswith("/api/models/team/run/refs")
+        body = json.dumps({"branches": refs, "converts": [], "tags": []} if found else {"error": "not found"}).encode()
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Be silent."""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Refs]]:
+    """A Hub on loopback with one repository."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refs) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield _Refs
+        server.shutdown()
+
+
+def test_branches_of_the_hub_are_checkpoints_at_the_commit_at_which_they_were_first_seen(hub: type[_Refs], tmp_path: Path) -> None:
+    hub.branches = {"main": "0" * 40, "step1000": "1" * 40, "step2000": "2" * 40}
+    branches = "{hub: team/run, revisions: 'step*'}"
+    project = opened(tmp_path, checkpoints=branches)
+    assert list(project.config.models) == [], "only a look asks the Hub"
+    assert [(each.step, each.state) for each in project.checkpoints()] == [(2000, "ready"), (1000, "ready")]
+    hub.branches = {"step1000": "9" * 40, "step3000": "3" * 40}
+    assert [each.step for each in project.checkpoints()] == [3000, 2000, 1000]
+    models = opened(tmp_path, checkpoints=branches).config.models
+    sources = {name: section.source for name, section in models.items() if isinstance(section, TransformersModel)}
+    assert sources == {f"run-step-000{step}000": HubSource(hub="team/run", revision=str(step) * 40) for step in (3, 2, 1)}, (
+        "a branch that moves or goes is the model that it was"
+    )
+    with pytest.raises(ModelNotFoundError, match=r"the branches of team/other cannot be listed"):
+        opened(tmp_path, checkpoints="{hub: team/other, revisions: '*'}").checkpoints()
