@@ -6,42 +6,43 @@ training run does not depend on the files that are left of it, or on evals.yaml.
 
 import fnmatch
 import glob
-import json
 import re
-import struct
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from eval_dagster.config.models import FolderCheckpoints, FolderSource, HubCheckpoints, HubSource, KeepConfig, WeightsSection
+from eval_dagster.config.models import (
+    FolderCheckpoints,
+    FolderSource,
+    HubCheckpoints,
+    HubSource,
+    KeepConfig,
+    StoreCheckpoints,
+    StoreSource,
+    WeightsSection,
+)
 from eval_dagster.config.schema import Config, checkpoint_name
-from eval_dagster.errors import LakeError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError
+from eval_dagster.errors import EvalDagsterError, LakeError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import append
+from eval_dagster.lake.remote.store import Store
 from eval_dagster.lake.tables.columns import CheckpointRow
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.models.base import FindKnown, Look, Model, ModelHandle
-from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, TEMPLATE_FILES, layout_problem
+from eval_dagster.models.transformers.weights.checkpoint import layout_problem
+from eval_dagster.models.transformers.weights.completeness import Verdict, examined, examined_names, is_small, small_files
+from eval_dagster.models.transformers.weights.stored import content_of
 from eval_dagster.records import Message
 
 _TABLE = "checkpoints"
-SETTLED_S = 3.0
-"""Seconds since the last change of a file, after which a checkpoint can be complete. Sizes are steady in them."""
 _STEP = re.compile(r"(step|iteration|iter|checkpoint|ckpt|batch|ba)s?[-_=.]?(\d+)(?![0-9A-Za-z])", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![0-9A-Za-z.])(\d+)(?![0-9A-Za-z.])")
-_SHARD = re.compile(r"-of-\d+\.safetensors$")
-_VOCABULARY = ("tokenizer.json", "tokenizer.model", "vocab.*", "*.tiktoken", "tekken.json", "spiece.model", "sentencepiece*.model")
-"""Patterns of the files of which a tokenizer has at least one."""
-_PICKLED = ("pytorch_model*.bin", "consolidated*.pth", "model*.pt", "model*.pth")
-_MOST_HEADER_BYTES = 100_000_000
-"""Maximum bytes of the header of a safetensors file, by its format."""
 
-State = Literal["ready", "left out", "waiting", "refused", "deleted"]
+State = Verdict | Literal["left out", "deleted"]
 """Complete and kept; complete and not kept by `keep`; not complete yet; never to be evaluated; gone, though it was complete."""
 
 
@@ -74,9 +75,13 @@ class Checkpoint:
         return self.is_kept and (self.state == "ready" or (self.state == "deleted" and is_evaluated))
 
     @property
-    def source(self) -> FolderSource | HubSource:
+    def source(self) -> FolderSource | HubSource | StoreSource:
         """Where the weights are."""
-        return FolderSource(folder=self.place) if self.commit is None else HubSource(hub=self.place.partition("@")[0], revision=self.commit)
+        if self.commit is None:
+            return FolderSource(folder=self.place)
+        if "://" in self.place:
+            return StoreSource(url=self.place, content=self.commit)
+        return HubSource(hub=self.place.partition("@")[0], revision=self.commit)
 
 
 def step_of(name: str) -> int | None:
@@ -127,6 +132,8 @@ def look(runs: Mapping[str, WeightsSection], folder: Path, lake: Lake, *, far: b
                 listed = _in_folder(family, section.checkpoints, folder, seen)
             case HubCheckpoints():
                 listed = _on_hub(family, section.checkpoints, seen, far=far)
+            case StoreCheckpoints():
+                listed = _in_store(family, section.checkpoints, seen, far=far)
             case None:
                 continue
         complete = {each.step for each in listed if each.state in ("ready", "deleted")}
@@ -319,13 +326,13 @@ def _in_folder(family: str, where: FolderCheckpoints, folder: Path, seen: Mappin
             if not (path / "config.json").is_file():
                 continue  # it is being deleted
             taken[step] = place
-            expected = expected or _small_files(path)
+            expected = expected or small_files(path)
             found.append(this)
         else:
             state, reason = examined(path, expected=expected)
             if state == "ready":
                 taken[step] = place
-                expected = expected or _small_files(path)
+                expected = expected or small_files(path)
             if state == "ready" or row is None:
                 found.append(replace(this, state=state, reason=reason))
     gone = [row for step, row in seen.items() if step not in taken]
@@ -335,89 +342,6 @@ def _in_folder(family: str, where: FolderCheckpoints, folder: Path, seen: Mappin
 def _deleted(row: CheckpointRow, folder: Path) -> Checkpoint:
     this = Checkpoint(family=row.family, model=row.model, step=row.step, place=row.place, commit=row.commit, state="deleted", seen=row)
     return replace(this, reason=deletion(this, folder) or f"{row.place} is not among the checkpoints of {row.family}")
-
-
-def examined(folder: Path, *, expected: Iterable[str] = (), settled_s: float = SETTLED_S) -> tuple[State, str]:
-    """Whether the folder of a new checkpoint is complete.
-
-    The header of a safetensors file has the length of the file. So a file that is still being written is known by its size.
-
-    Args:
-        folder: The folder.
-        expected: Names of the files, beside the weights, that another checkpoint has.
-        settled_s: Seconds since the last change of a file.
-
-    Returns:
-        `ready`, `waiting` or `refused`, and the reason.
-    """
-    try:
-        config = folder / "config.json"
-        if not config.is_file():
-            return "waiting", "config.json is missing"
-        names = {path.name for path in folder.iterdir() if path.is_file()}
-        for name in sorted(name for name in names if name.endswith(".json") and any(fnmatch.fnmatch(name, each) for each in MODEL_FILES)):
-            try:
-                json.loads((folder / name).read_bytes())
-            except ValueError:
-                return "waiting", f"{name} is not whole"
-        indices = sorted(name for name in names if name.endswith(".safetensors.index.json"))
-        shards = sorted(
-            {str(shard) for name in indices for shard in json.loads((folder / name).read_bytes()).get("weight_map", {}).values()}
-        )
-        shards = shards or sorted(name for name in names if name.endswith(".safetensors"))
-        if not shards:
-            pickled = sorted(name for name in names if any(fnmatch.fnmatch(name, each) for each in _PICKLED))
-            if pickled:
-                return "refused", f"it has pickled weights alone ({pickled[0]}), and loading them can run code; save it as safetensors"
-            return "waiting", "the weights (*.safetensors) are missing"
-        if not indices and any(map(_SHARD.search, shards)):
-            return "waiting", "the index of its shards (*.safetensors.index.json) is missing"
-        for number, name in enumerate(shards, 1):
-            which = name if len(shards) == 1 else f"shard {number} of {len(shards)} ({name})"
-            if not (folder / name).is_file():
-                return "waiting", f"{which} is missing"
-            size, length = (folder / name).stat().st_size, safetensors_length(folder / name)
-            if length is None or size < length:
-                return "waiting", f"{which} has {size:,} of {f'{length:,}' if length else 'an unknown number of'} bytes"
-            if size > length:
-                return "refused", f"{which} has {size:,} bytes, and its header tells of {length:,}; save it again"
-        small = _small_files(folder)
-        if missing := sorted(set(expected) - small):
-            return "waiting", f"{missing[0]} is missing, which another checkpoint has"
-        if not any(fnmatch.fnmatch(name, each) for name in small for each in _VOCABULARY):
-            return "waiting", "the tokenizer is missing, such as tokenizer.json"
-        used = [folder / name for name in (*indices, *shards, *small)]
-        age = time.time() - max(path.stat().st_mtime for path in used)
-        if 0 <= age < settled_s:
-            return "waiting", f"a file changed {age:.1f} s ago; expected none to change within {settled_s:g} s"
-        problem = layout_problem(folder)
-    except FileNotFoundError as error:
-        return "waiting", f"{Path(str(error.filename)).name} was just removed"
-    return ("ready", "") if problem is None else ("refused", problem)
-
-
-def safetensors_length(file: Path) -> int | None:
-    """The bytes that a safetensors file has by its header. None while the header is not whole.
-
-    The format: https://github.com/huggingface/safetensors#format
-    """
-    with file.open("rb") as stream:
-        begin = stream.read(8)
-        if len(begin) < 8:
-            return None
-        (size,) = struct.unpack("<Q", begin)
-        header = stream.read(size) if size <= _MOST_HEADER_BYTES else b""
-    try:
-        tensors = json.loads(header) if len(header) == size else None
-        ends = [int(each["data_offsets"][1]) for name, each in tensors.items() if name != "__metadata__"] if tensors else None
-    except (ValueError, KeyError, TypeError, IndexError):
-        return None
-    return None if ends is None else 8 + int(size) + max(ends, default=0)
-
-
-def _small_files(folder: Path) -> set[str]:
-    """The files of a model beside its weights: configuration, tokenizer, chat template, processor."""
-    return {path.name for pattern in (*TEMPLATE_FILES, "config.json", "generation_config.json") for path in folder.glob(pattern)}
 
 
 def _on_hub(family: str, where: HubCheckpoints, seen: Mapping[int, CheckpointRow], *, far: bool) -> list[Checkpoint]:
@@ -456,6 +380,46 @@ def _on_hub(family: str, where: HubCheckpoints, seen: Mapping[int, CheckpointRow
             taken[place] = step
             found.append(replace(this, model=checkpoint_name(family, step), step=step, state="ready"))
     return found
+
+
+def _in_store(family: str, where: StoreCheckpoints, seen: Mapping[int, CheckpointRow], *, far: bool) -> list[Checkpoint]:
+    """The checkpoints below a URL of an object store. An object is listed when it is whole, so that no header has to be read."""
+    known = {
+        row.place: Checkpoint(family=family, model=row.model, step=step, place=row.place, commit=row.commit, state="ready", seen=row)
+        for step, row in seen.items()
+    }
+    if not far:
+        return list(known.values())
+    try:
+        store = Store(where.url)
+        objects = store.list("")
+        folders = {str(PurePosixPath(name).parent) for name in objects if PurePosixPath(name).name == "config.json"}
+        found: list[Checkpoint] = []
+        expected: set[str] = set()
+        places = {folder: where.url.rstrip("/") + ("" if folder == "." else f"/{folder}") for folder in folders}
+        for folder, place in sorted(places.items(), key=lambda item: (item[1] not in known, item[1])):
+            step = next((each for part in reversed(PurePosixPath(folder).parts) if (each := step_of(part)) is not None), None)
+            own = {name.removeprefix(f"{folder}/"): each for name, each in objects.items() if name.startswith(f"{folder}/")}
+            this = Checkpoint(family=family, model="", step=-1 if step is None else step, place=place, state="refused")
+            if place in known:
+                this = known[place]
+                if content_of(own) != this.commit:
+                    this = replace(this, state="refused", reason="its objects were replaced since it was first seen; expected a new step")
+            elif step is None:
+                this = replace(this, reason=f"no step number in the name {folder!r}")
+            elif step in seen or any(each.step == step and each.state == "ready" for each in found):
+                this = replace(this, reason="another checkpoint has this step; expected one of each step")
+            else:
+                age = (datetime.now(UTC) - max(each.modified for each in own.values())).total_seconds()
+                state, reason = examined_names(own, lambda name, at=folder: store.read(f"{at}/{name}"), expected=expected, age_s=age)  # type: ignore[misc]
+                this = replace(this, model=checkpoint_name(family, step), state=state, reason=reason, commit=content_of(own))
+            if this.state == "ready":
+                expected = expected or {name for name in own if is_small(name)}
+            found.append(this)
+    except EvalDagsterError as error:
+        raise ModelUnreachableError(f"Model {family!r}: the checkpoints below {where.url} cannot be listed: {error}.") from error
+    gone = [each for place, each in known.items() if place not in places.values()]
+    return [*found, *(replace(each, state="deleted", reason=f"the checkpoint was deleted (was at {each.place})") for each in gone)]
 
 
 def _absolute(folder: Path, path: str) -> Path:

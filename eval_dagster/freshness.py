@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from eval_dagster.datasets.reader import LookingReader, without_network
-from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError, ModelUnreachableError
+from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError, ModelUnreachableError, NotEvaluatedError
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import attempts_of_model
 from eval_dagster.lake.tables.columns import Attempt, PromptRow
@@ -230,7 +230,7 @@ class _Model:
                 _ = self.version
             if handle.declared_versions() is None:
                 # Weights on the Hub, or a checkpoint that was deleted: their version is known.
-                with suppress(FarError, ModelUnreachableError), without_network():
+                with suppress(FarError, ModelUnreachableError, NotEvaluatedError), without_network():
                     handle.check()
             return None
         except Exception as error:

@@ -21,7 +21,7 @@ from eval_dagster.config.models import ModelConfig, WeightsSection
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, wrong_lake_url, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, UsageError, described
+from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.lake.remote.mirror import mirror_lake, mirrored_url
 from eval_dagster.models.base import ModelHandle
@@ -307,8 +307,8 @@ class Project:
             try:
                 with limited(self.config.code_timeout), calling(f"the check of the model {name}", is_limited=False):
                     self.handle(name).check()
-            except ModelUnreachableError:
-                continue  # cached answers can be used; the run warns
+            except (ModelUnreachableError, NotEvaluatedError):
+                continue  # cached answers can be used; the run tells of what is missing
             except UsageError as error:
                 problems["model", name] = str(error)  # it names the model
             except Exception as error:  # of a backend, which may be users' code

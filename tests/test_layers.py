@@ -36,8 +36,8 @@ ARROWS = {
     "lake.records": "errors lake.files lake.format lake.tables",
     "datasets": "errors records stores tasks texts users_code versions",
     "tracking": "addresses errors records stores texts",
-    "models.transformers.weights": "config errors progress stores versions",
-    "checkpoints": "config errors lake.files lake.format lake.records lake.tables models models.transformers.weights records",
+    "models.transformers.weights": "config errors lake.remote progress stores versions",
+    "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
     "project": "addresses checkpoints config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
     "tracking users_code",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables stores versions",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from eval_dagster.config.values import Integer, Mark, Name, Number, Seconds, Section, Switch, Text
+from eval_dagster.config.values import LAKE_URLS, Integer, Mark, Name, Number, Seconds, Section, Switch, Text, wrong_lake_url
 from eval_dagster.texts.reasoning import DEFAULT_TAGS
 
 
@@ -73,8 +73,26 @@ class PackageSource(Section):
     """Path inside the package."""
 
 
+def _store_url(value: str) -> str:
+    if reason := wrong_lake_url(value):
+        raise ValueError(f"{reason}; expected {LAKE_URLS}")
+    return value
+
+
+StoreUrl = Annotated[str, AfterValidator(_store_url)]
+
+
+class StoreSource(Section):
+    """A model in an object store, with the content that was seen first. `checkpoints` make it."""
+
+    url: StoreUrl
+    """The prefix of its files."""
+    content: str = Field(pattern=r"^[0-9a-f]{16}$", description="a hash of 16 hexadecimal digits")
+    """Hash of the names, sizes and times of its files, as the relation `checkpoints` has it."""
+
+
 def _kind_of_source(value: Any) -> str | None:
-    kinds = ("hub", "folder", "gguf", "package")
+    kinds = ("hub", "folder", "gguf", "package", "url")
     return next((kind for kind in kinds if (kind in value if isinstance(value, dict) else hasattr(value, kind))), None)
 
 
@@ -82,7 +100,8 @@ Source = Annotated[
     Annotated[HubSource, Tag("hub")]
     | Annotated[FolderSource, Tag("folder")]
     | Annotated[GGUFSource, Tag("gguf")]
-    | Annotated[PackageSource, Tag("package")],
+    | Annotated[PackageSource, Tag("package")]
+    | Annotated[StoreSource, Tag("url")],
     Discriminator(_kind_of_source),
 ]
 
@@ -117,6 +136,14 @@ class FolderCheckpoints(CheckpointsSection):
     evals.yaml."""
 
 
+class StoreCheckpoints(CheckpointsSection):
+    """Checkpoints in an object store."""
+
+    url: StoreUrl
+    """The prefix that they share: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///folder`. Credentials are
+    those of the environment."""
+
+
 class HubCheckpoints(CheckpointsSection):
     """Checkpoints that are branches or tags of a repository on the Hugging Face Hub."""
 
@@ -127,7 +154,7 @@ class HubCheckpoints(CheckpointsSection):
 
 
 Checkpoints = Annotated[
-    Annotated[FolderCheckpoints, Tag("folder")] | Annotated[HubCheckpoints, Tag("hub")],
+    Annotated[FolderCheckpoints, Tag("folder")] | Annotated[StoreCheckpoints, Tag("url")] | Annotated[HubCheckpoints, Tag("hub")],
     Discriminator(_kind_of_source),
 ]
 
@@ -214,14 +241,14 @@ class WeightsSection(ModelSection):
         """A training run has no weights of its own: its source is the place of its checkpoints."""
         if not isinstance(value, dict) or not isinstance(given := value.get("checkpoints"), dict) or "source" in value:
             return value
-        return {**value, "source": {"folder": str(given.get("folder") or given.get("hub") or "checkpoints")}}
+        return {**value, "source": {"folder": str(given.get("folder") or given.get("hub") or given.get("url") or "checkpoints")}}
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Self:
         if self.checkpoints is None:
             return self
-        place = self.checkpoints.folder if isinstance(self.checkpoints, FolderCheckpoints) else self.checkpoints.hub
-        if self.source != FolderSource(folder=place):
+        written = self.checkpoints.model_dump()
+        if self.source != FolderSource(folder=written.get("folder") or written.get("hub") or written["url"]):
             raise ValueError("found `source` and `checkpoints`; expected one of them, since each checkpoint has its own weights")
         return self
 

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 
 import pytest
 from huggingface_hub import constants
+from servers.object_store import moto_store
 from starlette.testclient import TestClient
 from training_runs import evaluated, opened, pieces, saved, settle, sharded
 from transformers import AutoModelForCausalLM
 
-from eval_dagster.checkpoints import examined, kept, remembered, step_of
+from eval_dagster.checkpoints import kept, remembered, step_of
 from eval_dagster.cli.show import list_checkpoints
 from eval_dagster.config.models import HubSource, KeepConfig, TransformersModel
 from eval_dagster.errors import ConfigError, ModelNotFoundError
@@ -27,6 +28,8 @@ from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import Outcome
 from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.records import records_of
+from eval_dagster.lake.remote.store import Store
+from eval_dagster.models.transformers.weights.completeness import examined, examined_names
 from eval_dagster.pages.report.histories import learning_curve_markdown
 from eval_dagster.pages.report.writing import write_report
 from eval_dagster.pages.server.application import application
@@ -291,7 +294,7 @@ def test_wrong_settings_are_named_with_what_is_expected(tmp_path: Path) -> None:
     for checkpoints, message in (
         ("{folder: runs, keep: {}}", r"models\.run\.checkpoints\.keep: found an empty mapping; expected `every`, `last` or both"),
         ("{folder: runs, keep: {every: 0}}", r"models\.run\.checkpoints\.keep\.every: found 0; expected an integer of at least 1"),
-        ("{path: runs}", r"models\.run\.checkpoints: found a mapping with path; expected one of: folder; hub and revisions"),
+        ("{path: runs}", r"models\.run\.checkpoints: found a mapping with path; expected one of: folder; url; hub and revisions"),
         ("{folder: runs}, source: {folder: x}", r"models\.run: .*found `source` and `checkpoints`; expected one of them"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -342,3 +345,49 @@ def test_branches_of_the_hub_are_checkpoints_at_the_commit_at_which_they_were_fi
     )
     with pytest.raises(ModelNotFoundError, match=r"the branches of team/other cannot be listed"):
         opened(tmp_path, checkpoints="{hub: team/other, revisions: '*'}").checkpoints()
+
+
+@pytest.fixture(params=["file", "s3"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of an empty prefix of an object store."""
+    pytest.importorskip("obstore", reason="object storage is not installed: pip install 'eval_dagster[s3]'")
+    if request.param == "file":
+        (tmp_path / "bucket").mkdir()
+        yield (tmp_path / "bucket").as_uri()
+        return
+    with moto_store(tmp_path) as store:
+        for name, value in store.variables.items():
+            monkeypatch.setenv(name, value)
+        yield store.url("runs/tiny")
+
+
+def test_checkpoints_in_an_object_store_are_downloaded_and_evaluated(
+    bucket: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(examined_names.__kwdefaults__ or {}, "settled_s", 0.0)
+    store, where = Store(bucket), f"{{url: '{bucket}'}}"
+    names = sorted(path.name for path in tiny_model.iterdir())
+    names.sort(key=lambda name: name == "tokenizer.json")
+    project = opened(tmp_path, checkpoints=where)
+    for step in (1, 2, 3):
+        for name in names:
+            assert step not in [each.step for each in project.checkpoints() if each.state == "ready"], name
+            store.put_new(f"step{step}/{name}", (tiny_model / name).read_bytes())
+    assert [(each.step, each.state) for each in project.checkpoints()] == [(3, "ready"), (2, "ready"), (1, "ready")]
+    again = opened(tmp_path, checkpoints=where)
+    assert list(again.config.models) == ["run-step-0000003", "run-step-0000002", "run-step-0000001"]
+    outcomes = evaluated(again, ["sums"], ["run-step-0000003"])
+    assert all(isinstance(each, StageResult) for each in outcomes), outcomes
+    for step in (2, 3):
+        for name in names:
+            store.delete(f"step{step}/{name}")
+    store.replace("step1/config.json", (tiny_model / "config.json").read_bytes() + b"\n")
+    states = {each.step: each.state for each in again.checkpoints()}
+    assert states == {1: "refused", 2: "deleted", 3: "deleted"}
+    outcomes = evaluated(opened(tmp_path, checkpoints=where), ["sums"], ["run-step-0000003", "run-step-0000002"])
+    of_model = {model: [each for each in outcomes if each.model == model] for model in ("run-step-0000003", "run-step-0000002")}
+    assert all(isinstance(each, StageResult) and each.cached for each in of_model["run-step-0000003"])
+    failure = of_model["run-step-0000002"][-1]
+    assert isinstance(failure, StageFailure)
+    assert failure.status == "not evaluated", failure.message
+    assert f"the checkpoint was deleted (was at {bucket}/step2)" in failure.message
