@@ -247,7 +247,7 @@ def deletion(checkpoint: Checkpoint, folder: Path) -> str | None:
 
 
 class DeletedCheckpoint(ModelHandle):
-    """A checkpoint whose files are gone. Its versions are those of its last evaluation, so that its results stay current."""
+    """A checkpoint whose files are gone. It has the versions of its last evaluation, so that its results stay current."""
 
     def __init__(self, reason: str, seen: CheckpointRow | None) -> None:
         """`reason` is the text of `deletion`, `seen` what the lake knows of the checkpoint."""

@@ -180,7 +180,7 @@ class Project:
             run_id: The run that looks.
 
         Returns:
-            All checkpoints, those of a training run together, the newest first.
+            All checkpoints, by training run, the newest first.
 
         Raises:
             ModelNotFoundError: The Hub has no such repository.
