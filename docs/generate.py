@@ -24,7 +24,8 @@ from eval_dagster.config import models, schema
 from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.tables.columns import EndpointAnswer, MetricRow
+from eval_dagster.lake.tables.columns import MetricRow
+from eval_dagster.lake.tables.events import EndpointAnswer
 from eval_dagster.lake.tables.schemas import COMMON, RECORDS, column_texts
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Loglikelihood
@@ -42,10 +43,15 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     **{f"models: {backend}": section for backend, section in models.BUILT_IN.items()},
     "price": models.Price,
     "workers": models.WorkersConfig,
+    "checkpoints: folder": models.FolderCheckpoints,
+    "checkpoints: url": models.StoreCheckpoints,
+    "checkpoints: hub": models.HubCheckpoints,
+    "keep": models.KeepConfig,
     "source: hub": models.HubSource,
     "source: folder": models.FolderSource,
     "source: gguf": models.GGUFSource,
     "source: package": models.PackageSource,
+    "source: url": models.StoreSource,
     "generation": models.GenerationConfig,
     "resources": models.Resources,
     "evals": schema.EvalConfig,

@@ -12,10 +12,11 @@ from functools import cached_property
 from typing import Literal
 
 from eval_dagster.datasets.reader import LookingReader, without_network
-from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
+from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError, ModelUnreachableError, NotEvaluatedError
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import attempts_of_model
-from eval_dagster.lake.tables.columns import Attempt, PromptRow
+from eval_dagster.lake.tables.columns import PromptRow
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.metrics import plan_metrics
@@ -229,7 +230,8 @@ class _Model:
             with without_network():
                 _ = self.version
             if handle.declared_versions() is None:
-                with suppress(FarError), without_network():  # weights on the Hub: their version is known
+                # Weights on the Hub, or a checkpoint that was deleted: their version is known.
+                with suppress(FarError, ModelUnreachableError, NotEvaluatedError), without_network():
                     handle.check()
             return None
         except Exception as error:

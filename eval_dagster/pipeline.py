@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, described
+from eval_dagster.checkpoints import record_evaluation, remember_new, remembered
+from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, NotEvaluatedError, described
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.samples.writing import with_page
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
@@ -96,6 +97,10 @@ def evaluate(
     for model, names in by_model.items():
         outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
         run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
+        checkpoint = project.known_checkpoints.get(model)
+        if checkpoint is not None:
+            checkpoint = replace(checkpoint, seen=remembered(project.lake.answers).get(model))
+            remember_new(project.lake.answers, [checkpoint], run_id)
         tables = [table for table in STAGES.values() if table != "samples"]
         folders = [project.lake.folder("samples", name) for name in names]
         folders += [project.lake.folder(table, name, model) for name in names for table in tables]
@@ -103,6 +108,9 @@ def evaluate(
             for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
                 outcomes.setdefault(outcome.eval_name, []).append(outcome)
                 yield outcome
+        has_result = any(isinstance(each[-1], StageResult) and each[-1].stage == "task_metrics" for each in outcomes.values())
+        if checkpoint is not None and has_result and not project.lake.is_trial and not project.deletion(model):
+            record_evaluation(project.lake, checkpoint, project.handle(model), run_id)
         add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
         _publish(project.lake)
 
@@ -121,6 +129,9 @@ def _evaluate_model(run: _ModelRun, evals: Sequence[str], stages: Collection[str
         outcomes = _outputs(run, alive) if stage == "model_outputs" else _each(run, stage, alive)
         failed: set[str] = set()
         for outcome in outcomes:
+            # A checkpoint may be deleted at any moment: its files are then missing in the middle of a stage.
+            if isinstance(outcome, StageFailure) and not outcome.is_limited and (reason := run.project.deletion(run.model)):
+                outcome = replace(outcome, message=reason, is_limited=True)
             yield outcome
             if isinstance(outcome, StageFailure):
                 failed.add(outcome.eval_name)
@@ -202,4 +213,4 @@ def _failure(stage: str, eval_name: str, model: str | None, error: Exception) ->
     message = str(error) if isinstance(error, EvalDagsterError) else described(error)
     if len(message) > _MOST_CHARACTERS:
         message = f"{message[:_MOST_CHARACTERS]}… [{len(message):,} characters]"
-    return StageFailure(stage=stage, eval_name=eval_name, model=model, message=message)
+    return StageFailure(stage=stage, eval_name=eval_name, model=model, message=message, is_limited=isinstance(error, NotEvaluatedError))

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eval_dagster.addresses import Addresses
+from eval_dagster.checkpoints import Checkpoint, DeletedCheckpoint, deletion, expanded, families, look, remember_new, section_of
 from eval_dagster.config.component_file import component_home, is_component
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
-from eval_dagster.config.models import ModelConfig
+from eval_dagster.config.models import ModelConfig, WeightsSection
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, wrong_lake_url, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, described
+from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.lake.remote.mirror import mirror_lake, mirrored_url
 from eval_dagster.models.base import ModelHandle
@@ -64,6 +65,10 @@ class Project:
     tracker: Tracker
     locks: SharedLocks
     """For work that two machines with one lake must not do at the same time."""
+    training_runs: Mapping[str, WeightsSection] = field(default_factory=dict)
+    """The models of evals.yaml that have `checkpoints`, by name. `config` has their checkpoints instead."""
+    known_checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    """All checkpoints of training runs that make a model, by its name, as they were when the project was opened."""
     _handles: dict[str, ModelHandle] = field(default_factory=dict)
     _loaded_tasks: dict[str, TaskClass] = field(default_factory=dict)
 
@@ -140,11 +145,16 @@ class Project:
             )
         locks = SharedLocks(home, database or None)
         mirror = os.environ.get(MIRROR_VARIABLE) or config.datasets.mirror
+        runs = families(config)
+        checkpoints = look(runs, path.parent, Lake(home))
+        config = expanded(config, checkpoints)
         return cls(
             config=config,
             config_path=path,
             home=home,
             tasks=tasks,
+            training_runs=runs,
+            known_checkpoints={each.model: each for each in checkpoints if each.model and each.state in ("ready", "left out", "deleted")},
             lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
             reader=DatasetReader(None if mirror is None else (path.parent / mirror).resolve(), path.parent, beside_tasks=not path.exists()),
             tracker=_tracker(config, home, locks),
@@ -177,12 +187,47 @@ class Project:
         evals = {name: settings.model_copy(update={"limit": limit}) for name, settings in self.config.evals.items()}
         return replace(self, config=self.config.model_copy(update={"evals": evals}), lake=trial_lake(self.lake))
 
+    def checkpoints(self, *, run_id: str = "look") -> list[Checkpoint]:
+        """Look for the checkpoints of all training runs, and record those that are complete for the first time.
+
+        Several processes may look at once. A project that is opened later has them as models.
+
+        Args:
+            run_id: The run that looks.
+
+        Returns:
+            All checkpoints, by training run, the newest first.
+
+        Raises:
+            ModelNotFoundError: The Hub has no such repository.
+            ModelUnreachableError: The Hub does not answer.
+        """
+        found: list[Checkpoint] = []
+        problem: ModelNotFoundError | None = None
+        for name, run in self.training_runs.items():
+            try:
+                found += look({name: run}, self.folder, self.lake.answers, far=True)
+            except ModelNotFoundError as error:
+                problem = problem or error
+        remember_new(self.lake.answers, found, run_id)
+        if problem is not None:  # after the others are recorded
+            raise problem
+        return found
+
+    def deletion(self, model: str) -> str | None:
+        """Why a checkpoint cannot be evaluated any more: its files are gone. None for any other model."""
+        known = self.known_checkpoints.get(model)
+        return None if known is None else deletion(known, self.folder)
+
     def eval(self, name: str) -> EvalConfig:
         """The settings of an eval. Raises UsageError for an unknown name."""
         return _pick(self.config.evals, name, "eval")
 
     def model(self, name: str) -> ModelConfig:
         """The settings of a model. Raises UsageError for an unknown name."""
+        if name in self.known_checkpoints and name not in self.config.models:  # one that `keep` leaves out, or that was deleted
+            known = self.known_checkpoints[name]
+            return section_of(self.training_runs[known.family], known)  # type: ignore[return-value]
         return _pick(self.config.models, name, "model")
 
     def suite(self, name: str) -> SuiteConfig:
@@ -216,6 +261,8 @@ class Project:
 
     def handle(self, model: str) -> ModelHandle:
         """The model, not loaded."""
+        if reason := self.deletion(model):
+            return DeletedCheckpoint(reason, self.known_checkpoints[model].seen)
         if model not in self._handles:
             self._handles[model] = open_handle(model, self.model(model), folder=self.folder, home=self.home)
         return self._handles[model]
@@ -232,12 +279,22 @@ class Project:
         """
         chosen = self.suite(suite) if suite else None
         wanted_evals = list(evals) or list(chosen.evals if chosen else self.config.evals)
-        wanted_models = list(models) or list(chosen.models if chosen else self.config.models)
+        named = [inner for name in models for inner in self._checkpoints_of(name)]
+        wanted_models = named if models else list(chosen.models if chosen else self.config.models)
         for name in wanted_evals:
             self.eval(name)
         for name in wanted_models:
             self.model(name)
-        return in_order(wanted_evals, self.config.evals), in_order(wanted_models, self.config.models)
+        return in_order(wanted_evals, self.config.evals), in_order(wanted_models, {**self.config.models, **self.known_checkpoints})
+
+    def _checkpoints_of(self, name: str) -> list[str]:
+        """The models that a name stands for: the checkpoints of a training run, or the model itself. Raises UsageError without any."""
+        if name not in self.training_runs:
+            return [name]
+        found = [each for each in self.config.models if each in self.known_checkpoints and self.known_checkpoints[each].family == name]
+        if not found:
+            raise UsageError(f"the training run {name!r} has no complete checkpoint yet; `eval-dagster checkpoints` shows the reasons")
+        return found
 
     def check(self, evals: Sequence[str], models: Sequence[str]) -> None:
         """Raise one error with all problems that can be found before anything runs.
@@ -267,8 +324,8 @@ class Project:
             try:
                 with limited(self.config.code_timeout), calling(f"the check of the model {name}", is_limited=False):
                     self.handle(name).check()
-            except ModelUnreachableError:
-                continue  # cached answers can be used; the run warns
+            except (ModelUnreachableError, NotEvaluatedError):
+                continue  # cached answers can be used; the run tells of what is missing
             except UsageError as error:
                 problems["model", name] = str(error)  # it names the model
             except Exception as error:  # of a backend, which may be users' code

@@ -33,9 +33,12 @@ ARROWS = {
     "lake.remote": "errors lake.format lake.tables progress stores",
     "addresses": "stores",
     "lake.files": "errors lake.format lake.remote lake.tables stores",
+    "lake.records": "errors lake.files lake.format lake.tables",
     "datasets": "errors records stores tasks texts users_code versions",
     "tracking": "addresses errors records stores texts",
-    "project": "addresses config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
+    "models.transformers.weights": "config errors lake.remote progress stores versions",
+    "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
+    "project": "addresses checkpoints config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
     "tracking users_code",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables stores versions",
     "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
@@ -44,11 +47,10 @@ ARROWS = {
     "statistics": "records",
     "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.tables metrics models progress project "
     "prompts records sandbox statistics tasks texts tracking users_code versions",
-    "lake.records": "errors lake.files lake.format lake.tables",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
     "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
-    "pipeline": "errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages users_code",
+    "pipeline": "checkpoints errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages users_code",
     "gate": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics project records "
     "results stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
@@ -65,7 +67,6 @@ ARROWS = {
     "peers.packages": "peers.processes",
     "peers.lm_eval": "errors metrics peers.processes peers.workers records tasks texts versions",
     "templates": "",
-    "models.transformers.weights": "config errors progress stores versions",
     "models.transformers.encoding": "errors models.transformers.weights records",
     "models.transformers.scoring": "errors models models.transformers.encoding models.transformers.network records",
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",

@@ -24,6 +24,10 @@ COMMANDS = {
         "show:list_models",
         "List the models of evals.yaml, whether engine and files of each are there, and what would compute its answers.",
     ),
+    "checkpoints": (
+        "show:list_checkpoints",
+        "List the checkpoints of training runs: which are evaluated, which are waiting for a file, and which were deleted.",
+    ),
     "show": ("show:show_prompt", "Show exactly what a model sees for one sample: prompt, choices, gold answer."),
     "run": (
         "run:run",

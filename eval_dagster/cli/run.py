@@ -29,7 +29,7 @@ from eval_dagster.cli.run_summary import (
 )
 from eval_dagster.cli.status import print_states
 from eval_dagster.cli.tables import require_writable
-from eval_dagster.errors import UsageError
+from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.gate.judgement import require_sensible_gate
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
@@ -74,6 +74,12 @@ def run(
     if dry_run and (launch or cancel or junit or markdown):
         raise UsageError("--dry-run makes nothing, so that --launch, --cancel, --junit and --markdown do not go with it")
     project = Project.open()
+    if project.training_runs and not dry_run:  # the Hub is asked, and what is complete is remembered if it is deleted meanwhile
+        try:
+            project.checkpoints()
+        except ModelNotFoundError as error:
+            say(errors, "warning", f"{error} The checkpoints that were seen before are evaluated.", style="yellow")
+        project = Project.open()
     chosen = partial(project.select, suite=suite, evals=evals, models=models)
     if dry_run:
         print_states(project if limit is None else project.trial(limit), *chosen(), fetches=True)

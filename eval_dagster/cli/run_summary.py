@@ -11,7 +11,7 @@ from eval_dagster.gate.judgement import excused
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
 from eval_dagster.lake.records import read_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import error_warning

@@ -1,4 +1,4 @@
-"""The commands `models` and `show`, and prompts as people see them."""
+"""The commands `models`, `checkpoints` and `show`, and prompts as people see them."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -32,9 +32,10 @@ def list_models() -> None:
     for name, model in project.config.models.items():
         try:
             handle = project.handle(name)
-            handle.check()
+            if not project.deletion(name):
+                handle.check()
             version = handle.version()
-            state = f"ready, version {version}"
+            state = f"{'deleted' if project.deletion(name) else 'ready'}, version {version}"
             if engine := handle.engine():
                 known = known_ways(project.home, name, version)
                 scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
@@ -61,6 +62,36 @@ def list_models() -> None:
         say(errors, "error", problem, style="red")
     if problems:
         raise typer.Exit(2)
+
+
+def list_checkpoints(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A training run of evals.yaml; all if not given.")] = None,
+) -> None:
+    """Look for the checkpoints of training runs, record new ones, and print all with their states, the newest first.
+
+    Raises:
+        UsageError: evals.yaml has no such training run.
+    """
+    project = Project.open()
+    runs = project.training_runs
+    if run is not None and run not in runs:
+        raise UsageError(f"unknown training run {run!r}{did_you_mean(run, runs)}; models with `checkpoints`: {', '.join(runs) or 'none'}")
+    if not runs:
+        out.print("No model of evals.yaml has `checkpoints`.")
+    project.checkpoints()
+    found = [each for each in Project.open().checkpoints() if run in (None, each.family)]
+    for name in dict.fromkeys(each.family for each in found):
+        rows = []
+        for each in (each for each in found if each.family == name):
+            is_evaluated = each.seen is not None and each.seen.evaluated_at is not None
+            state = "evaluated" if each.state == "ready" and is_evaluated else each.state
+            also = "evaluated before" if is_evaluated and state != "evaluated" else ""
+            seen = f"{each.seen.seen_at:%Y-%m-%d %H:%M}" if each.seen else ""
+            rows.append((f"{each.step:,}" if each.step >= 0 else "", state, seen, each.place, "; ".join(filter(None, (each.reason, also)))))
+        print_table(f"Checkpoints of {name}", ("step", "state", "seen (UTC)", "place", "reason"), rows, right=("step",))
+    for name in runs:
+        if run in (None, name) and not any(each.family == name for each in found):
+            out.print(f"{name}: no checkpoint is there yet.")
 
 
 def show_prompt(

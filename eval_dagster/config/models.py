@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from eval_dagster.config.values import Integer, Mark, Name, Number, Seconds, Section, Switch, Text
+from eval_dagster.config.values import LAKE_URLS, Integer, Mark, Name, Number, Seconds, Section, Switch, Text, wrong_lake_url
 from eval_dagster.texts.reasoning import DEFAULT_TAGS
 
 
@@ -73,8 +73,26 @@ class PackageSource(Section):
     """Path inside the package."""
 
 
+def _store_url(value: str) -> str:
+    if reason := wrong_lake_url(value):
+        raise ValueError(f"{reason}; expected {LAKE_URLS}")
+    return value
+
+
+StoreUrl = Annotated[str, AfterValidator(_store_url)]
+
+
+class StoreSource(Section):
+    """A model in an object store, with the content that was seen first. `checkpoints` make it."""
+
+    url: StoreUrl
+    """The prefix of its files."""
+    content: str = Field(pattern=r"^[0-9a-f]{16}$", description="a hash of 16 hexadecimal digits")
+    """Hash of the names, sizes and times of its files, as the relation `checkpoints` has it."""
+
+
 def _kind_of_source(value: Any) -> str | None:
-    kinds = ("hub", "folder", "gguf", "package")
+    kinds = ("hub", "folder", "gguf", "package", "url")
     return next((kind for kind in kinds if (kind in value if isinstance(value, dict) else hasattr(value, kind))), None)
 
 
@@ -82,7 +100,61 @@ Source = Annotated[
     Annotated[HubSource, Tag("hub")]
     | Annotated[FolderSource, Tag("folder")]
     | Annotated[GGUFSource, Tag("gguf")]
-    | Annotated[PackageSource, Tag("package")],
+    | Annotated[PackageSource, Tag("package")]
+    | Annotated[StoreSource, Tag("url")],
+    Discriminator(_kind_of_source),
+]
+
+
+class KeepConfig(Section):
+    """The checkpoints of a training run that are evaluated. One that any of the keys keeps is kept."""
+
+    every: Integer | None = Field(default=None, ge=1)
+    """Keeps each checkpoint of this number, counted from the first step: 10 keeps the 10th, the 20th and so on. Deleted ones count."""
+    last: Integer | None = Field(default=None, ge=1)
+    """Keeps this many checkpoints of the highest steps."""
+
+    @model_validator(mode="after")
+    def _something_is_kept(self) -> Self:
+        if self.every is None and self.last is None:
+            raise ValueError("expected `every`, `last` or both, such as {every: 10, last: 5}; without `keep`, all are evaluated")
+        return self
+
+
+class CheckpointsSection(Section):
+    """The checkpoints of a training run, each of which is a model."""
+
+    keep: KeepConfig | None = None
+    """The checkpoints that are evaluated; all if not given."""
+
+
+class FolderCheckpoints(CheckpointsSection):
+    """Checkpoints in a folder of this machine, or on a disk that all machines share."""
+
+    folder: Text
+    """The folder that holds the folders of the checkpoints, or a pattern of these such as `runs/7b/checkpoint-*`. Relative to the folder of
+    evals.yaml."""
+
+
+class StoreCheckpoints(CheckpointsSection):
+    """Checkpoints in an object store."""
+
+    url: StoreUrl
+    """The prefix that they share: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///folder`. Credentials are
+    those of the environment."""
+
+
+class HubCheckpoints(CheckpointsSection):
+    """Checkpoints that are branches or tags of a repository on the Hugging Face Hub."""
+
+    hub: Text
+    """`organisation/name`."""
+    revisions: Text
+    """A pattern of the branches and tags, such as `step*`. Each is pinned to the commit at which it was first seen."""
+
+
+Checkpoints = Annotated[
+    Annotated[FolderCheckpoints, Tag("folder")] | Annotated[StoreCheckpoints, Tag("url")] | Annotated[HubCheckpoints, Tag("hub")],
     Discriminator(_kind_of_source),
 ]
 
@@ -154,13 +226,38 @@ class ModelSection(Section):
         return value
 
 
-class TransformersModel(ModelSection):
+class WeightsSection(ModelSection):
+    """The keys of a model whose weights are loaded on this machine."""
+
+    source: Source
+    """Where the weights are. Not with `checkpoints`."""
+    checkpoints: Checkpoints | None = None
+    """Where the checkpoints of a training run are. Each makes a model, `<model>-step-0001000`, with the other keys of this one. The name of
+    this one stands for all of them in a suite."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checkpoints_have_the_weights(cls, value: Any) -> Any:
+        """A training run has no weights of its own: its source is the place of its checkpoints."""
+        if not isinstance(value, dict) or not isinstance(given := value.get("checkpoints"), dict) or "source" in value:
+            return value
+        return {**value, "source": {"folder": str(given.get("folder") or given.get("hub") or given.get("url") or "checkpoints")}}
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.checkpoints is None:
+            return self
+        written = self.checkpoints.model_dump()
+        if self.source != FolderSource(folder=written.get("folder") or written.get("hub") or written["url"]):
+            raise ValueError("found `source` and `checkpoints`; expected one of them, since each checkpoint has its own weights")
+        return self
+
+
+class TransformersModel(WeightsSection):
     """A causal language model run by Hugging Face transformers on this machine."""
 
     backend: Literal["transformers"]
     """Hugging Face transformers."""
-    source: Source
-    """Where the weights are."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of the weights and of the computation."""
     device: str = Field(
@@ -177,13 +274,11 @@ class TransformersModel(ModelSection):
     """Whether a prompt that is too long is cut on the left (recorded with the response) instead of being an error."""
 
 
-class VllmModel(ModelSection):
+class VllmModel(WeightsSection):
     """A causal language model that vLLM runs on this machine, in the process of the run."""
 
     backend: Literal["vllm"]
     """vLLM's offline engine, which has to be installed beside eval_dagster."""
-    source: Source
-    """Where the weights are."""
     adapters: dict[Name, AdapterSource] = Field(default_factory=dict)
     """LoRA adapters by name. Each makes a further model, `<model>-<adapter>`, with the keys of this one."""
     adapter: AdapterSource | None = None
@@ -207,6 +302,8 @@ class VllmModel(ModelSection):
             raise ValueError(
                 "found `adapter` and `adapters`; expected one of them, since each of `adapters` is a model without another one"
             )
+        if self.checkpoints is not None and self.adapters:
+            raise ValueError("found `adapters` and `checkpoints`; expected one of them, or one `adapter` for all checkpoints")
         return self
 
 

@@ -9,7 +9,7 @@ from croniter import CroniterBadDateError, croniter
 from jinja2 import Environment, TemplateSyntaxError
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
-from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel
+from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel, WeightsSection
 from eval_dagster.config.values import (
     LAKE_URLS,
     NAME,
@@ -345,6 +345,13 @@ class Config(Section):
                     why = "is too long" if made not in {*value, *found} else "is there already"
                     raise ValueError(f"the adapter {adapter!r} of {name!r} makes the model {made!r}, which {why}; expected another name")
                 found[made] = model.model_copy(update={"adapters": {}, "adapter": source})
+        for name in (name for name, model in found.items() if isinstance(model, WeightsSection) and model.checkpoints):
+            if not NAME.fullmatch(checkpoint_name(name, 0)):
+                raise ValueError(
+                    f"the name {name!r} is too long for a training run, whose models are {checkpoint_name(name, 0)!r} and more"
+                )
+            if taken := next((other for other in found if re.fullmatch(rf"{re.escape(name)}-step-[0-9]{{7,}}", other)), None):
+                raise ValueError(f"the name {taken!r} is that of a checkpoint of {name!r}; expected another name")
         return found
 
     @field_validator("lake")
@@ -353,6 +360,11 @@ class Config(Section):
         if value is not None and (reason := wrong_lake_url(value)):
             raise ValueError(f"{reason}; expected {LAKE_URLS}")
         return value
+
+
+def checkpoint_name(family: str, step: int) -> str:
+    """The name of the model that a checkpoint of a training run makes. Names of steps below ten million sort by step."""
+    return f"{family}-step-{step:07d}"
 
 
 def open_section(backend: str) -> type[ModelSection]:

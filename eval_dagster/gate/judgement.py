@@ -17,7 +17,7 @@ from eval_dagster.gate.results import find_looks, known_looks
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.gate.standings import Baseline, Standings, level_of
 from eval_dagster.lake.records import read_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Look, Regression, Verdict
 from eval_dagster.stages.partition import STAGES, partition_key
@@ -97,7 +97,8 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     """Compare the results of a suite with their baselines.
 
     Every eval and model of the suite has a row, or a row for each metric. A result that was not judged has a reason and does not affect the
-    others. The baseline model itself has a row only if it could not be evaluated. Nothing is written, and no model is asked. Falls of
+    others. The baseline model itself has a row only if it could not be evaluated. A checkpoint that was deleted before it could be
+    evaluated has a warning instead of a row. Nothing is written, and no model is asked. Falls of
     models whose answers may differ stay unconfirmed until `confirmation.confirm` asks.
 
     Args:
@@ -125,6 +126,10 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     warnings: list[str] = []
     for key in product(evals, models):
         partition = Partition(project, suite, settings.gate, level, *key, baseline, standings, rescorer)
+        # Nobody can evaluate a deleted checkpoint again: it is no gap of the suite. Its last result is judged as long as it is current.
+        if (deleted := project.deletion(key[1])) and (attempts.problem(*key) or _lacks_result(partition)):
+            warnings.append(f"{partition_key(*key)} was not evaluated: {deleted}")
+            continue
         findings += _guarded(partition, attempts)
         try:
             metrics = project.task(partition.eval_name).METRICS
@@ -176,6 +181,14 @@ def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateR
         ],
         changes=[],
     )
+
+
+def _lacks_result(partition: Partition) -> bool:
+    """Whether there is no result at all. A damaged one counts, since its verdict reports it."""
+    try:
+        return partition.current() is None
+    except EvalDagsterError:
+        return False
 
 
 def _guarded(partition: Partition, attempts: Attempts) -> list[Finding]:

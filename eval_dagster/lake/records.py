@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, is_listed, new_name, read_rows, time_of
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.lake.tables.rows import fields_in
 
 _MERGE_ABOVE = 32

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.parquet_files import read_info
-from eval_dagster.lake.tables.columns import NoticeRow
+from eval_dagster.lake.tables.events import NoticeRow
 from eval_dagster.notifications.outbox import (
     KIND,
     MOST_READ,

@@ -17,7 +17,7 @@ from typing import Literal
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_rows
-from eval_dagster.lake.tables.columns import NoticeRow
+from eval_dagster.lake.tables.events import NoticeRow
 from eval_dagster.project import Project
 from eval_dagster.stores.locks import is_held
 

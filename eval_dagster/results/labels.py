@@ -13,7 +13,7 @@ from eval_dagster.config.values import NAME
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
-from eval_dagster.lake.tables.columns import HumanLabel
+from eval_dagster.lake.tables.events import HumanLabel
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.results.materializations import Materialization, MaterializationName, history, materialization_at
 from eval_dagster.results.samples import answer_text

@@ -21,7 +21,7 @@ from eval_dagster.assets.instance.instance_store import events_file, is_shared, 
 from eval_dagster.assets.tags import MACHINE_TAG, home_tags
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.stores.locks import locked
 from eval_dagster.stores.sqlite_files import damage_of
 from eval_dagster.users_code import Death, Place, deaths, record_in, recorded

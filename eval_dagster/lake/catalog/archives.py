@@ -26,7 +26,7 @@ from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.stores.whole_files import replaced
 
 _PATH = re.compile(r"'((?:[^']|'')*\.parquet)'")
-_MERGED = ("attempts", "endpoint_states")
+_MERGED = ("attempts", "endpoint_states", "checkpoints")
 """Tables whose files are merged. A past night shows all their rows up to now."""
 _COLUMN = "file"
 

@@ -24,7 +24,7 @@ _MAPPING = pa.schema([pa.field("named", pa.string()), pa.field("found", pa.strin
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
-NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
+NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints")
 """Tables whose rows from all files are in the catalog itself, in `internal._<table>_files`."""
 FORMAT = 13
 """Version of the catalog's form. A catalog of another version is made again."""
@@ -142,6 +142,10 @@ class _Catalog:
             self._derive("attempts", "distinct * exclude (_file)", "order by finished_at, eval")
         if self._is_touched("endpoint_states"):
             self._derive("endpoint_states", "distinct * exclude (_file)", "order by looked_at, model")
+        if self._is_touched("checkpoints"):
+            newest = "qualify row_number() over (partition by model order by evaluated_at desc nulls last, seen_at) = 1"
+            columns = "* exclude (_file) replace (min(seen_at) over (partition by model) as seen_at)"
+            self._derive("checkpoints", columns, f"{newest} order by family, step")
         names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(self._lake)], schema=_NAMES)
         self._register("configured_names", names)
         self._connection.execute("create or replace table internal._configured as select * from configured_names")

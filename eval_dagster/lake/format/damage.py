@@ -38,7 +38,7 @@ _BLOCK = 8 * 2**20
 PACKS = "packs"
 """The lake's folder for derived files: packs and the index."""
 _CACHE = "response_cache"
-APPENDED = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states")
+APPENDED = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints")
 """Tables without partitions: all of their files are current."""
 _RECORDS = (*APPENDED, *SUITE_TABLES)
 _VALID_S = 3600.0

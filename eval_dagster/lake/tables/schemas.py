@@ -12,18 +12,8 @@ from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_or
 
 import pyarrow as pa
 
-from eval_dagster.lake.tables.columns import (
-    AnswerRow,
-    Attempt,
-    EndpointStateRow,
-    HumanLabel,
-    MetricRow,
-    NoticeRow,
-    PromptRow,
-    ResponseRow,
-    SampleRow,
-    ScoreRow,
-)
+from eval_dagster.lake.tables.columns import AnswerRow, MetricRow, PromptRow, ResponseRow, SampleRow, ScoreRow
+from eval_dagster.lake.tables.events import Attempt, CheckpointRow, EndpointStateRow, HumanLabel, NoticeRow
 from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Judged, JudgedInRun, Look, Regression
 
 _TYPES: Mapping[object, pa.DataType] = {
@@ -46,6 +36,7 @@ RECORDS: Mapping[str, tuple[type, ...]] = {
     "acceptances": (Acceptance,),
     "human_labels": (HumanLabel,),
     "endpoint_states": (EndpointStateRow,),
+    "checkpoints": (CheckpointRow,),
     "confirmations": (JudgedInRun, FreshSample),
     "regressions": (JudgedInRun, Regression),
     "sample_changes": (Judged, ChangedSample),

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.lake.tables.columns import AnswerRow, EndpointAnswer, EndpointStateRow
+from eval_dagster.lake.tables.columns import AnswerRow
+from eval_dagster.lake.tables.events import EndpointAnswer, EndpointStateRow
 from eval_dagster.models.base import Known, Look
 from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call

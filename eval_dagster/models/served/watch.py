@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
-from eval_dagster.lake.tables.columns import CanaryText, EndpointStateRow
+from eval_dagster.lake.tables.events import CanaryText, EndpointStateRow
 from eval_dagster.models.served.calls.answer_records import BadAnswerError, Choice, Ending, read_token_logprobs
 from eval_dagster.models.served.calls.answers import TextReader
 from eval_dagster.models.served.calls.bodies import CHAT, Call, text_calls, without_nulls

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_dagster.config.models import FolderSource, HubSource, TransformersModel
+from eval_dagster.config.models import FolderSource, HubSource, StoreSource, TransformersModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.transformers.encoding import chat_template
@@ -126,7 +126,7 @@ class TransformersHandle(CheckpointHandle):
     def content_version(self) -> str:
         """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` if they are not there."""
         fingerprint = self._checkpoint.fingerprint()
-        if isinstance(self._config.source, HubSource | FolderSource):
+        if isinstance(self._config.source, HubSource | FolderSource | StoreSource):
             return stable_hash(fingerprint)
         return stable_hash(fingerprint["gguf"].partition("-")[0])  # the hash of the file, without the versions of its conversion
 

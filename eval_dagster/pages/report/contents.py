@@ -14,9 +14,9 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_head
 from eval_dagster.lake.records import read_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.report.evidence import Flips, flips_of
-from eval_dagster.pages.report.histories import History, headline_of, history_of
+from eval_dagster.pages.report.histories import Curve, History, headline_of, history_of, learning_curves
 from eval_dagster.pages.report.plots import MOST_POINTS
 from eval_dagster.project import Project, in_order
 from eval_dagster.records.judgements import Acceptance, Look, Verdict
@@ -97,6 +97,9 @@ class Contents:
     accepted: Sequence[Acceptance]
     """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
+    """Of a checkpoint, only if it was evaluated several times."""
+    curves: Sequence[Curve] = ()
+    """The learning curves of the suite's training runs."""
     flips: Sequence[Flips]
     costs: Sequence[Attempt]
     """Of each eval and model whose evaluation reached the model's answers."""
@@ -129,7 +132,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             versions[key].append(Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what)))
     histories = []
     for (eval_name, model), found in points.items():
-        if not found:
+        if not found or (model in project.known_checkpoints and len(found) < 2):
             continue
         # The headline metric, and the metrics that have changed.
         headline = headline_of(found[-1])
@@ -147,6 +150,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         },
         accepted=read_acceptances(project.lake, result.suite)[: -_MOST_ACCEPTED - 1 : -1],
         histories=histories,
+        curves=_curves(project, evals, models),
         flips=flips_of(result),
         costs=[last_attempts[key] for key in points if key in last_attempts and last_attempts[key].requests_computed is not None],
         versions=versions,
@@ -156,6 +160,14 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             **{f"model {name}": _settings(project.config.models.get(name)) for name in models},
         },
     )
+
+
+def _curves(project: Project, evals: Sequence[str], models: Sequence[str]) -> list[Curve]:
+    families = dict.fromkeys(project.known_checkpoints[model].family for model in models if model in project.known_checkpoints)
+    try:
+        return learning_curves(project.lake, list(families), evals)
+    except EvalDagsterError:  # `damaged_files` and the other parts of the page tell of it
+        return []
 
 
 def _names(project: Project, result: GateResult) -> tuple[list[str], list[str]]:

@@ -16,8 +16,8 @@ from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import Tone, Unjudged, asked_again, cause_text, title, unjudged
 from eval_dagster.lake.files import Lake
-from eval_dagster.pages.report.histories import History
-from eval_dagster.pages.report.plots import ScorePoint, history_svg
+from eval_dagster.pages.report.histories import Curve, History
+from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_svg, history_svg
 from eval_dagster.pages.samples.places import PAGE
 from eval_dagster.pages.samples.writing import write_page
 from eval_dagster.records.judgements import ChangedSample, Look, Regression, Verdict
@@ -310,6 +310,16 @@ def cards(
 def picture(history: History, key: str) -> Markup:
     """The picture of a history for a page, its ids with a key."""
     return Markup(_svg(tuple(history.points), history.title, history.metric, key))  # noqa: S704 - matplotlib's, texts escaped
+
+
+def curve_picture(curve: Curve, key: str) -> Markup:
+    """The picture of a learning curve for a page, its ids with a key."""
+    return Markup(_curve_svg(tuple(curve.points), curve.title, curve.metric, key))  # noqa: S704 - matplotlib's, texts escaped
+
+
+@lru_cache(maxsize=_MOST_PICTURES)
+def _curve_svg(points: tuple[StepPoint, ...], title: str, metric: str, key: str) -> str:
+    return curve_svg(points, title=title, metric=metric, key=key)
 
 
 @lru_cache(maxsize=_MOST_PICTURES)

@@ -1,18 +1,21 @@
-"""Histories of scores: their points, and their pictures."""
+"""Histories of scores and learning curves of training runs: their points, and their pictures."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from eval_dagster.gate.results import change_points
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import MetricRow
-from eval_dagster.pages.report.plots import ScorePoint, history_markdown, history_png
+from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_png, history_markdown, history_png
 from eval_dagster.records.judgements import Look
 from eval_dagster.results.materializations import Materialization, history, overall
 from eval_dagster.stores.whole_files import replaced
+from eval_dagster.texts.figures import number
 from eval_dagster.versions.hashes import code_version, stable_hash
 
 _LOG = logging.getLogger(__name__)
@@ -107,12 +110,129 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
 def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
     """The picture from its file, or drawn and stored there, since drawing is slow and most nights bring no new score."""
     key = stable_hash([code_version(*_DRAWN_BY), title, metric, [[str(value) for value in asdict(point).values()] for point in points]])
+    return _kept_picture(path, key, lambda: history_markdown(history_png(points, title=title, metric=metric)))
+
+
+def _kept_picture(path: Path, key: str, draw: Callable[[], str]) -> str:
     with suppress(OSError, ValueError):
         known, _, markdown = path.read_text("utf-8").partition("\n")
         if known == key:
             return markdown
-    markdown = history_markdown(history_png(points, title=title, metric=metric))
+    markdown = draw()
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as temporary:
         temporary.write_text(f"{key}\n{markdown}", "utf-8")
     return markdown
+
+
+MEAN = "mean of all evals"
+"""The name of the curve over the evals of a training run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The score of an eval, or the mean of several, over the steps of a training run."""
+
+    family: str
+    eval: str | None
+    """Null for the mean of the evals."""
+    metric: str
+    points: Sequence[StepPoint]
+    """At least one, by step."""
+    left_band_at: int | None
+    """The first step at which the score left its band; null if it never did."""
+    fell_at: int | None
+    """The first step at which the score was significantly worse than at an earlier one."""
+    signal_to_noise: float | None
+    noise: float | None
+    n_noise: int | None
+    n_models: int | None
+
+    @property
+    def title(self) -> str:
+        """Title of the picture."""
+        return f"{self.family} · {self.eval or MEAN}"
+
+    @property
+    def words(self) -> str:
+        """Where the score left its band, and how large its noise is."""
+        last = self.points[-1]
+        rose = self.left_band_at if self.left_band_at != self.fell_at else None
+        noisy = f"noise {number(self.noise)} (relative, last {self.n_noise} steps)" if self.noise is not None else "noise not known yet"
+        ratio = f", signal-to-noise {self.signal_to_noise:.1f} among {self.n_models} models" if self.signal_to_noise is not None else ""
+        said = [
+            f"{number(last.value)} at step {last.step:,}",
+            *([f"left its band upwards at step {rose:,}"] if rose is not None else []),
+            *([f"◆ fell below an earlier step at step {self.fell_at:,}"] if self.fell_at is not None else []),
+            *(["never left its band"] if self.left_band_at is None and len(self.points) > 1 else []),
+            noisy + ratio,
+        ]
+        return "; ".join(said)
+
+
+def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
+    """The curves of rows of `learning_curves`, the mean of the evals first."""
+    found: dict[tuple[str, str | None, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["family"], row["eval"], row["metric"]), []).append(row)
+    curves = [
+        Curve(
+            family=family,
+            eval=eval_name,
+            metric=metric if eval_name else "mean score",
+            points=[StepPoint(**{name: row[name] for name in ("step", "value", "ci_low", "ci_high", "change")}) for row in of_curve],
+            **{name: of_curve[0][name] for name in ("left_band_at", "fell_at", "signal_to_noise", "noise", "n_noise", "n_models")},
+        )
+        for (family, eval_name, metric), of_curve in found.items()
+    ]
+    return sorted(curves, key=lambda curve: (curve.family, curve.eval is not None, curve.eval or ""))
+
+
+def learning_curves(lake: Lake, families: Sequence[str], evals: Sequence[str] | None = None) -> list[Curve]:
+    """The learning curves of training runs by the last published catalog, the mean of the evals first.
+
+    Args:
+        lake: The lake.
+        families: The training runs.
+        evals: The evals, and the mean of all evals; all if not given.
+
+    Raises:
+        QueryError: Nothing has been evaluated yet.
+        LakeError: The catalog cannot be read.
+    """
+    query = (
+        "select * from learning_curves where list_contains($families, family) and ($evals is null or eval is null or "
+        "list_contains($evals, eval)) order by family, eval, metric, step"
+    )
+    parameters = {"families": list(families), "evals": None if evals is None else list(evals)}
+    return curves_of(read_rows(lake, query, parameters)) if families else []
+
+
+def learning_curve_markdown(lake: Lake, family: str, eval_name: str | None = None) -> str | None:
+    """The picture of a learning curve as Markdown, with its noise in words, for Dagster's metadata. It has about 20 KB at most.
+
+    Args:
+        lake: The lake. Its last published catalog is read.
+        family: The training run.
+        eval_name: The eval; the mean of all evals if not given.
+
+    Returns:
+        None if there are fewer than two steps, or if the picture cannot be drawn, which is logged.
+    """
+    try:
+        curves = [curve for curve in learning_curves(lake, [family]) if curve.eval == eval_name and len(curve.points) > 1]
+        if not curves:
+            return None
+        path = lake.home / "pictures" / f"family={family}" / f"{'mean' if eval_name is None else f'eval={eval_name}'}.md"
+        return f"{_curve_picture(path, curves[0])}\n\n{curves[0].words}"
+    except Exception as error:  # the boundary between a result and its picture
+        _LOG.warning("no learning curve of %s|%s: %s: %s", eval_name, family, type(error).__name__, error)
+        return None
+
+
+def _curve_picture(path: Path, curve: Curve) -> str:
+    points = [[str(value) for value in asdict(point).values()] for point in curve.points]
+    key = stable_hash([code_version(curve_png, history_markdown), curve.title, curve.metric, points])
+    return _kept_picture(
+        path, key, lambda: history_markdown(curve_png(curve.points, title=curve.title, metric=curve.metric), name="learning curve")
+    )

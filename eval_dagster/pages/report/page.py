@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import level, tone, verdict_line
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.report.contents import Contents, Standing
 from eval_dagster.pages.report.evidence import (
     MARKS,
@@ -27,6 +27,7 @@ from eval_dagster.pages.report.evidence import (
     anchor,
     cards,
     change,
+    curve_picture,
     gaps_of,
     picture,
 )
@@ -64,6 +65,10 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
                 "changes": [change(look) for look in reversed(history.changes)],
             }
             for history in contents.histories
+        ],
+        "curves": [
+            {"title": curve.title, "svg": curve_picture(curve, f"curve-{place}"), "words": curve.words}
+            for place, curve in enumerate(contents.curves)
         ],
         "flips": [{"flips": flips, "anchor": anchor("flips", flips), "is_open": flips.verdict in RED} for flips in contents.flips],
         "costs": contents.costs,
@@ -216,6 +221,7 @@ def _sections(parts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         "accepted": ("accepted", "Accepted"),
         "compared": ("comparisons", "All comparisons"),
         "leaderboard": ("leaderboard", "Leaderboard"),
+        "curves": ("curves", "Learning curves"),
         "pictures": ("history", "History"),
         "flips": ("flipped", "Changed samples"),
         "costs": ("cost", "Cost"),

@@ -1,9 +1,9 @@
-"""Pictures of a score over time: values, the 95 % band, and the results at which the score left its band."""
+"""Pictures of a score over time or training steps: values, the 95 % band, and the results at which the score left its band."""
 
 import base64
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,19 +55,43 @@ class ScorePoint:
     """Whether the score left its band here."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepPoint:
+    """A score at a training step."""
+
+    step: int
+    value: float
+    ci_low: float | None
+    """Lower end of the 95 % confidence interval."""
+    ci_high: float | None
+    """Upper end of the 95 % confidence interval."""
+    change: str | None = None
+    """`rose` if it is significantly better than the first step, `fell` if it is significantly worse than an earlier one."""
+
+
 def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: str | None = None) -> str:
     """The picture as an `<svg>` element for a page whose style sheet has the colours `--line`, `--alert`, `--muted` and `--rule`.
 
     The same points give the same text. Its ids begin with `key`, or with the title if not given, and must be unique on a page.
     """
     title, metric = one_line(title), one_line(metric)
+    return _svg(lambda: _figure(points, metric), title=title, words=describe(points, title=title, metric=metric), key=key)
+
+
+def curve_svg(points: Sequence[StepPoint], *, title: str, metric: str, key: str | None = None) -> str:
+    """The picture of a learning curve (at least one step) as an `<svg>` element, like `history_svg`."""
+    title, metric = one_line(title), one_line(metric)
+    return _svg(lambda: _curve(points, metric), title=title, words=describe_curve(points, title=title, metric=metric), key=key)
+
+
+def _svg(draw: "Callable[[], Figure]", *, title: str, words: str, key: str | None) -> str:
     with _drawing({"svg.hashsalt": title}):
         buffer = BytesIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        _figure(points, metric).savefig(buffer, format="svg", transparent=True, metadata=nothing)
+        draw().savefig(buffer, format="svg", transparent=True, metadata=nothing)
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - what matplotlib wrote a line above
     _tidy(root, prefix=re.sub(r"\W+", "-", key or title))
-    root.attrib.update({"role": "img", "aria-label": describe(points, title=title, metric=metric)})
+    root.attrib.update({"role": "img", "aria-label": words})
     for name in ("width", "height"):
         del root.attrib[name]
     ElementTree.register_namespace("", _SVG)
@@ -79,11 +103,21 @@ def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: s
 
 def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> bytes:
     """The picture as a PNG file of 570 x 300 pixels on white, about 15 KB at most. The same points give the same bytes."""
+    metric = one_line(metric)
+    return _png(lambda: _figure(points, metric), one_line(title))
+
+
+def curve_png(points: Sequence[StepPoint], *, title: str, metric: str) -> bytes:
+    """The picture of a learning curve (at least one step) as a PNG file, like `history_png`."""
+    metric = one_line(metric)
+    return _png(lambda: _curve(points, metric), one_line(title))
+
+
+def _png(draw: "Callable[[], Figure]", title: str) -> bytes:
     from PIL import Image
 
-    title, metric = one_line(title), one_line(metric)
     with _drawing({}):
-        figure = _figure(points, metric)
+        figure = draw()
         figure.suptitle(title, x=0.012, ha="left", fontsize=9.5, color=_INK)
         drawn, small = BytesIO(), BytesIO()
         figure.savefig(drawn, format="png", dpi=_DOTS_PER_INCH)
@@ -92,9 +126,9 @@ def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> byt
     return small.getvalue()
 
 
-def history_markdown(png: bytes) -> str:
+def history_markdown(png: bytes, *, name: str = "score history") -> str:
     """A picture embedded in Markdown, for `dagster.MetadataValue.md`."""
-    return f"![score history](data:image/png;base64,{base64.b64encode(png).decode()})"
+    return f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
 def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
@@ -107,6 +141,16 @@ def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
     left = f"; it left its band on {', '.join(changes)}" if changes else "; it never left its band"
     values = f"{first.value:.3f} on {_date(first.at)}" + (f", {last.value:.3f} on {_date(last.at)}" if last is not first else "")
     return f"{title}: {metric} over {len(points)} results, {values}{left}"
+
+
+def describe_curve(points: Sequence[StepPoint], *, title: str, metric: str) -> str:
+    """The picture of a learning curve in words."""
+    first, last = points[0], points[-1]
+    fell = [f"{point.step:,}" for point in points if point.change == "fell"]
+    rose = next((f"{point.step:,}" for point in points if point.change == "rose"), None)
+    said = [f"; above its start from step {rose}" if rose else "", f"; it fell at step {', '.join(fell)}" if fell else ""]
+    values = f"{first.value:.3f} at step {first.step:,}" + (f", {last.value:.3f} at step {last.step:,}" if last is not first else "")
+    return f"{title}: {metric} at {len(points)} steps, {values}{''.join(said)}"
 
 
 @contextmanager
@@ -127,6 +171,34 @@ def _figure(points: Sequence[ScorePoint], metric: str) -> "Figure":
     axes = figure.add_subplot()
     _style(axes, metric)
     _draw(axes, points[-MOST_POINTS:])
+    return figure
+
+
+def _curve(points: Sequence[StepPoint], metric: str) -> "Figure":
+    # Imported lazily, as in `_figure`.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    _style(axes, metric)
+    steps = [point.step for point in points]
+    values, lows, highs = np.array([(point.value, point.ci_low, point.ci_high) for point in points], float).reshape(-1, 3).T
+    axes.fill_between(steps, lows, highs, color=_LINE, alpha=0.18, linewidth=0)
+    if len(points) <= _MOST_BARS:
+        axes.vlines(steps, lows, highs, color=_LINE, alpha=0.55, linewidth=1)
+    axes.plot(steps, values, color=_LINE, linewidth=1.6, marker="o", markersize=3)
+    left = next((point for point in points if point.change is not None), None)
+    if left is not None:
+        axes.axvline(left.step, color=_ALERT if left.change == "fell" else _INK, linewidth=1, linestyle=(0, (3, 2)))
+    for point in points:
+        if point.change == "fell":
+            axes.plot([point.step], [point.value], color=_ALERT, marker="D", markersize=6, linestyle="none")
+    span = max(steps[-1] - steps[0], 1)
+    axes.set_xlim(steps[0] - 0.03 * span, steps[-1] + 0.03 * span)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep="") if steps[-1] >= 10_000 else "{x:,.0f}")
+    axes.set_xlabel("training step", loc="right", labelpad=0, color=_INK)
     return figure
 
 

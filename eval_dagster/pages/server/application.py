@@ -146,6 +146,7 @@ _PAGES: dict[str, Callable[[CatalogState, Parameters], str]] = {
     "/leaderboard": overview.leaderboard,
     "/matrix": overview.matrix,
     "/history": overview.history,
+    "/curves": overview.curves,
     "/compare": comparison.scatter,
     "/agreement": comparison.agreement,
     "/calibration": comparison.calibration,

@@ -6,6 +6,8 @@ from itertools import groupby
 
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.tables.columns import MetricFigures
+from eval_dagster.pages.report.evidence import curve_picture
+from eval_dagster.pages.report.histories import curves_of
 from eval_dagster.pages.report.plots import label_places, time_labels
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.rendering import page
@@ -115,8 +117,25 @@ def boards(state: CatalogState, parameters: Parameters) -> dict[str, object]:
         "everything": everything,
         "number": number,
         "pages": -(-rows[0]["evals"] // _EVALS_A_PAGE) if rows else 1,
+        "runs": training_runs(state),
         "damages": int(state.rows("select count(*) as n from damaged_files")[0]["n"]),
     }
+
+
+def curves(state: CatalogState, parameters: Parameters) -> str:
+    """The learning curves of a training run, or of the first one."""
+    runs = training_runs(state)
+    if not runs:
+        raise NotFoundError("no checkpoint of a training run has a result yet; a model of evals.yaml with `checkpoints` makes them")
+    run = parameters.choice("run", runs) or runs[0]
+    rows = state.rows("select * from learning_curves where family = $run order by eval, metric, step", {"run": run})
+    pictures = [{"curve": curve, "svg": curve_picture(curve, f"curve-{place}")} for place, curve in enumerate(curves_of(rows))]
+    return page("curves.html", run=run, runs=runs, pictures=pictures)
+
+
+def training_runs(state: CatalogState) -> list[str]:
+    """The training runs with results."""
+    return [str(row["family"]) for row in state.rows("select distinct family from learning_curves order by family")]
 
 
 def matrix(state: CatalogState, parameters: Parameters) -> str:

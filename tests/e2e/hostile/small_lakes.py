@@ -10,7 +10,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Configured, Lake, table_of
 from eval_dagster.lake.format.parquet_files import INFO_KEY, FileInfo
 from eval_dagster.lake.records import add_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse
 

@@ -15,7 +15,7 @@ from eval_dagster.cli import console
 from eval_dagster.cli.console import print_next, print_table
 from eval_dagster.cli.leaderboard import SCORE_NUMBERS, Standing, score_table
 from eval_dagster.cli.run_summary import cost_line, request_counts, work_done
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 
 
 def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:

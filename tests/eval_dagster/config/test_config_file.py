@@ -247,14 +247,16 @@ def test_a_mistake_is_named_with_its_line_its_key_and_what_is_allowed(folder: Pa
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("gpt2", "models.m.source: found 'gpt2'; expected one of: hub and revision; folder; gguf; package and file"),
+        ("gpt2", "models.m.source: found 'gpt2'; expected one of: hub and revision; folder; gguf; package and file; url and content"),
         (
             f"{{revision: {SHA}}}",
-            "models.m.source: found a mapping with revision; expected one of: hub and revision; folder; gguf; package and file",
+            "models.m.source: found a mapping with revision; expected one of: hub and revision; folder; gguf; package and file; url and "
+            "content",
         ),
         (
             "{ggf: a}",
-            "models.m.source: found a mapping with ggf; expected one of: hub and revision; folder; gguf; package and file; "
+            "models.m.source: found a mapping with ggf; expected one of: hub and revision; folder; gguf; package and file; url and "
+            "content; "
             "did you mean 'gguf'?",
         ),
         (
@@ -335,7 +337,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(folder: Path) ->
         "2: evals.mmlu.num_fewshot: found this key a second time, after line 2; expected it once",
         "3: evals.a|b: found the name 'a|b'; expected at most 100 letters, digits, '.', '_' and '-', a letter or digit first, and no '..'",
         "3: evals.a|b.task: found 'gone.py', which is not of the right form; expected path/to/file.py:Class",
-        "5: models.m.source: found nothing; expected one of: hub and revision; folder; gguf; package and file",
+        "5: models.m.source: found nothing; expected one of: hub and revision; folder; gguf; package and file; url and content",
         "5: models.m.dtype: found 'f16'; expected 'float32', 'bfloat16' or 'float16'; did you mean 'float16'?",
         "6: models.s.function: found 'gone.py', which is not of the right form; expected path/to/file.py:name",
         "8: suites.nightly.models: found nothing; expected a list of texts, at least one",

@@ -11,7 +11,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts, read_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 
 MIDNIGHT = datetime(2026, 1, 31, tzinfo=UTC)
 

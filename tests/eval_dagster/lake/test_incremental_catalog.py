@@ -23,14 +23,14 @@ from eval_dagster.lake.files import Configured, Lake, catalog_path, table_of
 from eval_dagster.lake.format.damage import PACKS
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_info, read_table, write_parquet
 from eval_dagster.lake.records import add_attempts, append
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
 
 EVALS, MODELS = ("a", "b", "it's"), ("m", "n")
 PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
-    *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all"),
+    *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all", "checkpoints", "learning_curves"),
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
@@ -50,7 +50,7 @@ class Player:
             *[self.result] * 4,
             *(self.judgement, self.attempt, self.delete, self.damage, self.restore, self.write_again, self.prune, self.foreign),
             *(self.lose_pack, self.damage_pack, self.lose_index, self.lose_catalog, self.remove_folder),
-            *(self.notice, self.acceptance, self.human_label, self.endpoint_state, self.other_columns, self.configure),
+            *(self.notice, self.acceptance, self.human_label, self.endpoint_state, self.checkpoint, self.other_columns, self.configure),
         ]
         deed = self.chance.choice(deeds)
         deed()
@@ -103,6 +103,10 @@ class Player:
     def endpoint_state(self) -> None:
         row = {"model": self.chance.choice(MODELS), "looked_at": datetime.now(UTC)}
         append(self.lake, "endpoint_states", [row], "run")
+
+    def checkpoint(self) -> None:
+        row = {"model": self.chance.choice(MODELS), "family": "run", "step": 1, "place": "runs/1", "seen_at": datetime.now(UTC)}
+        append(self.lake, "checkpoints", [row], "run")
 
     def other_columns(self) -> None:
         """A file of a later release, which has a column more, or of an earlier one, which has one less."""
@@ -254,7 +258,15 @@ def play(folder: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -
 def test_a_column_goes_with_the_last_file_that_has_it(table: str, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     player = Player(lake, 1)
-    for deed in (player.result, player.notice, player.acceptance, player.human_label, player.endpoint_state, player.attempt):
+    for deed in (
+        player.result,
+        player.notice,
+        player.acceptance,
+        player.human_label,
+        player.endpoint_state,
+        player.checkpoint,
+        player.attempt,
+    ):
         deed()
     check(lake, ["written"])
     path = max((lake.root / table).glob("**/[0-9]*.parquet"))

@@ -12,7 +12,7 @@ from servers.stub import stub_server
 from eval_dagster.cli.leaderboard import answer_costs
 from eval_dagster.cli.run_summary import cost_line
 from eval_dagster.lake.records import read_attempts
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.report.page import attempt_cost
 from eval_dagster.project import Project
 from eval_dagster.stages.outputs import cost_counts

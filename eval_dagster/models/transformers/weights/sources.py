@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.config.models import FolderSource, GGUFSource, HubSource, PackageSource, Source
+from eval_dagster.config.models import FolderSource, GGUFSource, HubSource, PackageSource, Source, StoreSource
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError
 from eval_dagster.models.transformers.weights.checkpoint import TOKENIZER_FILES, Checkpoint, Digests, FolderCheckpoint, tokenizer_problem
 from eval_dagster.models.transformers.weights.gguf import GGUFCheckpoint
@@ -49,6 +49,11 @@ def open_checkpoint(name: str, source: Source, *, folder: Path, home: Path) -> C
             from eval_dagster.models.transformers.weights.hub import HubCheckpoint
 
             return HubCheckpoint(name, source.hub, source.revision)
+        case StoreSource():
+            # Imported here, since few projects have one.
+            from eval_dagster.models.transformers.weights.stored import StoreCheckpoint
+
+            return StoreCheckpoint(name, source.url, source.content, home)
         case FolderSource():
             return FolderCheckpoint(name, _absolute(folder, source.folder), digests)
         case GGUFSource():

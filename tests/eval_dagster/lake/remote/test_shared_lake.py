@@ -29,7 +29,7 @@ from eval_dagster.lake.records import add_attempts, read_attempts, records_of
 from eval_dagster.lake.remote import mirror
 from eval_dagster.lake.remote.mirror import Mirror
 from eval_dagster.lake.remote.store import Store, StoredObject
-from eval_dagster.lake.tables.columns import Attempt
+from eval_dagster.lake.tables.events import Attempt
 
 Machine = Callable[[str], Lake]
 _WRITES = 5
