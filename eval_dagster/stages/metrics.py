@@ -341,14 +341,14 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
 
 def _earlier(partition: Partition, outputs_version: str) -> Earlier | None:
     """The newest result with other answers, if it has the same samples. None without one."""
-    lake, samples = partition.project.lake, asked_versions(require_outputs(partition)[0].path)[0]
+    lake = partition.project.lake
     for path in reversed(lake.files(lake.folder("metrics", partition.eval_name, partition.model))):
         with suppress(LakeError):  # a damaged file is no result to compare with
             info = lake.info(path)
             if info.inputs["model_outputs"] == outputs_version:
                 continue
             row = next((row for row in read_rows(path) if row["is_headline"]), None)
-            if row is None or row["samples_version"] != samples:
+            if row is None or row["samples_version"] != asked_versions(require_outputs(partition)[0].path)[0]:
                 return None
             return Earlier(row=row, when=f"the result of {info.materialized_at[:16].replace('T', ' ')} UTC")
     return None

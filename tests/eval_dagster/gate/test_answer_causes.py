@@ -11,6 +11,8 @@ from no_mlflow import NoMlflow
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
 from eval_dagster.gate.wording import cause_text, evidence
+from eval_dagster.pages.report.contents import collect
+from eval_dagster.pages.report.page import render
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -74,14 +76,16 @@ def night(tmp_path: Path) -> Callable[..., Regression]:
         assert not [each for each in outcomes if isinstance(each, StageFailure)]
         result = judge(project, "nightly", run_id="gate")
         write_result(project.lake, result)
+        (tmp_path / "report.html").write_text(render(collect(project, result)))
         [row] = result.regressions
         return row
 
     return judged
 
 
-def test_a_lowered_limit_of_tokens_is_named_as_the_budget(night: Callable[..., Regression]) -> None:
+def test_a_lowered_limit_of_tokens_is_named_as_the_budget(night: Callable[..., Regression], tmp_path: Path) -> None:
     assert night().verdict is Verdict.FIRST_RESULT
+    assert "that completed" not in (tmp_path / "report.html").read_text()
     red = night(most=6)
     assert red.verdict is Verdict.REGRESSED
     assert red.cause is not None
@@ -89,6 +93,9 @@ def test_a_lowered_limit_of_tokens_is_named_as_the_budget(night: Callable[..., R
     assert "model" not in red.cause.split(", ")
     assert "budget (answers were cut off at the limit of tokens)" in cause_text(red.cause)
     assert "budget (" in evidence(red)
+    report = (tmp_path / "report.html").read_text()
+    assert "of 50 % that completed · between " in report
+    assert "⚠ findings: cut_off, format_changed" in report
 
 
 def test_a_model_that_rambles_has_spent_its_budget(night: Callable[..., Regression]) -> None:
