@@ -174,6 +174,46 @@ def _look(context: dg.SensorEvaluationContext, project: ProjectFile) -> dg.Senso
     return dg.SensorResult(skip_reason=reason, cursor=json.dumps(asdict(looked)))
 
 
+def checkpoints_sensor(project: Project, jobs: Sequence[dg.JobDefinition]) -> dg.SensorDefinition:
+    """Evaluate each new checkpoint of a training run by the suites that have the run, once, the newest first. `jobs` evaluate."""
+    names, file = Names.of(project), ProjectFile.of(project)
+
+    @dg.sensor(
+        name=names.named("new_checkpoints"),
+        jobs=list(jobs),
+        minimum_interval_seconds=15,
+        default_status=_default_status(project),
+        description="Finds the checkpoints of training runs when they are complete, and evaluates each by the suites that have the run.",
+    )
+    def new_checkpoints(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        try:
+            found = file.open(context.instance).checkpoints(run_id="new_checkpoints")
+            opened = file.open(context.instance)  # which has the new ones as models
+        except EvalDagsterError as error:
+            return dg.SensorResult(skip_reason=f"cannot tell: {visible(str(error))}")
+        add_partitions(context.instance, opened)
+        requests: list[dg.RunRequest] = []
+        waiting = [f"{each.place}: {each.reason}" for each in found if each.state in ("waiting", "refused")]
+        for each in found:
+            is_new = each.state == "ready" and each.is_kept and (each.seen is None or each.seen.evaluated_at is None)
+            suites = [name for name, suite in opened.config.suites.items() if each.model in suite.models and name in project.config.suites]
+            if is_new and not suites:
+                waiting.append(f"{each.model}: no suite of evals.yaml has {each.family}")
+            requests += [
+                dg.RunRequest(
+                    run_key=f"{project.home}|checkpoint|{suite}|{each.model}",  # so that a checkpoint is evaluated once
+                    job_name=names.suite_job(suite),
+                    run_config=chosen(names, models=[each.model]),
+                    tags={**suite_tags(project.home, suite), **model_tags(opened.config, [each.model])},
+                )
+                for suite in (suites if is_new else ())
+            ]
+        said = "; ".join(map(visible, waiting[:_MOST_SAID])) or "every complete checkpoint was evaluated or is about to be"
+        return dg.SensorResult(run_requests=requests, skip_reason=None if requests else said)
+
+    return new_checkpoints
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Looked:
     """How far the looks of `definitions` have come, as its cursor keeps it."""

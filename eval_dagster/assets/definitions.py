@@ -10,7 +10,14 @@ from typing import Literal
 import dagster as dg
 from pydantic import ValidationError
 
-from eval_dagster.assets.automation import definitions_sensor, killed_runs_sensor, leaderboard_sensor, suite_gates_sensor, suite_schedule
+from eval_dagster.assets.automation import (
+    checkpoints_sensor,
+    definitions_sensor,
+    killed_runs_sensor,
+    leaderboard_sensor,
+    suite_gates_sensor,
+    suite_schedule,
+)
 from eval_dagster.assets.due_nights import freshness_policy
 from eval_dagster.assets.evaluation import evaluation_assets, leaderboard_asset, snapshot_assets, spec_with_options
 from eval_dagster.assets.failed_nights import failed_nights_sensor
@@ -95,6 +102,7 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
     """
     config, options = project.config, project.config.dagster
     remember(project)
+    jobs = evaluating_jobs(project)
     gates = {name: gate_job(name, project) for name in config.suites}
     nightly = [name for name, suite in config.suites.items() if suite.cron]
     with warnings.catch_warnings():
@@ -108,7 +116,7 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
             ],
             asset_checks=[*trust_checks(project), *(suite_check(name, project) for name in config.suites)],
             jobs=[
-                *evaluating_jobs(project),
+                *jobs,
                 leaderboard_job(project),
                 *([accepting_job(project)] if config.suites else []),
                 *gates.values(),
@@ -118,6 +126,7 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
                 leaderboard_sensor(project),
                 killed_runs_sensor(project),
                 definitions_sensor(project),
+                *([checkpoints_sensor(project, jobs)] if project.training_runs and gates else []),
                 *([suite_gates_sensor(project, gates), failed_nights_sensor(project)] if gates else []),
                 *([skipped_nights_sensor(project)] if nightly else []),
             ],
