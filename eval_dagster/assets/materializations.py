@@ -92,6 +92,10 @@ def report(
     done = 0
     provenance, names = Provenance(context.instance, partitions, project), Names.of(project)
     for outcome in outcomes:
+        if isinstance(outcome, StageFailure) and outcome.model and project.deletion(outcome.model):
+            context.log.warning(visible(_failure_line(outcome)))
+            yield _not_evaluated(outcome, names)
+            continue
         if isinstance(outcome, StageFailure):
             failures.append(outcome)
             if planned is not None:
@@ -151,6 +155,16 @@ def _current(key: dg.AssetKey, partitions: Sequence[str], warnings: Sequence[str
             "partitions": "\n".join(partitions[:_MOST_NAMES]) + ("\n…" if len(partitions) > _MOST_NAMES else ""),
             **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
         },
+    )
+
+
+def _not_evaluated(failure: StageFailure, names: Names) -> dg.AssetObservation:
+    """A partition of a deleted checkpoint. That is no failure: nobody can evaluate it any more."""
+    return dg.AssetObservation(
+        names.key(failure.stage),
+        partition=partition_key(failure.eval_name, failure.model),
+        description=visible(f"not evaluated: {failure.message}"),
+        metadata={"warning_1": visible(_failure_line(failure))},
     )
 
 

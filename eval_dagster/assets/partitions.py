@@ -32,7 +32,7 @@ def removed_partitions(instance: dg.DagsterInstance, project: Project) -> list[s
     names, config = Names.of(project), project.config
     removed = {
         dimension: [each for each in instance.get_dynamic_partitions(names.partitions(dimension)) if each not in entries]
-        for dimension, entries in (("eval", config.evals), ("model", config.models))
+        for dimension, entries in (("eval", config.evals), ("model", {*config.models, *project.known_checkpoints}))
     }
     if not any(removed.values()):
         return []
@@ -47,6 +47,7 @@ def removed_partitions(instance: dg.DagsterInstance, project: Project) -> list[s
 
 def removed_failures(project: Project, partitions: Sequence[tuple[str, str]], stage: str) -> list[StageFailure]:
     """A failure for each chosen partition of which evals.yaml no longer has the eval or the model."""
+    models = {*project.config.models, *project.known_checkpoints}
     return [
         StageFailure(
             stage=stage,
@@ -56,5 +57,5 @@ def removed_failures(project: Project, partitions: Sequence[tuple[str, str]], st
             f"{eval_name if eval_name not in project.config.evals else model}; its earlier results are kept",
         )
         for eval_name, model in partitions
-        if eval_name not in project.config.evals or model not in project.config.models
+        if eval_name not in project.config.evals or model not in models
     ]

@@ -68,3 +68,21 @@ def test_each_checkpoint_is_evaluated_once_when_it_is_complete_the_newest_first(
     with open_instance(project.home) as instance:
         assert instance.get_materialized_partitions(dg.AssetKey("task_metrics")) == {"sums|run-step-0000100", "sums|run-step-0000300"}
         assert set(instance.get_dynamic_partitions("models")) >= {"run-step-0000100", "run-step-0000300"}
+
+
+def test_a_checkpoint_that_is_deleted_before_its_run_is_not_evaluated_and_fails_nothing(folder: Path, tiny_model: Path) -> None:
+    project = opened(folder)
+    saved(tiny_model, folder / "runs" / "checkpoint-100")
+    requests, _ = _tick(project)
+    shutil.rmtree(folder / "runs" / "checkpoint-100")
+    _evaluate(project, requests)
+    with open_instance(project.home) as instance:
+        assert instance.get_materialized_partitions(dg.AssetKey("task_metrics")) == set()
+        said = [
+            str(record.asset_observation.description)
+            for asset in ("rendered_prompts", "model_outputs")
+            for record in instance.fetch_observations(dg.AssetKey(asset), limit=10).records
+            if record.asset_observation
+        ]
+    assert any("not evaluated" in each and "the checkpoint was deleted" in each for each in said), said
+    assert _tick(project)[0] == []
