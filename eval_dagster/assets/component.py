@@ -155,5 +155,9 @@ class EvalsComponent(dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext | None = None) -> dg.Definitions:  # noqa: ARG002 - Dagster gives it
         """The definitions. Raises ConfigError if the file is missing or wrong, or an option."""
+        return self.definitions()
+
+    def definitions(self, executor: dg.ExecutorDefinition | None = None) -> dg.Definitions:
+        """The definitions as `build_defs` gives them, whose steps are run by an executor: Dagster's default, or the project's, if None."""
         options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        return build_definitions(with_options(Project.open(config_path=Path(self.config)), options), executor=None)
+        return build_definitions(with_options(Project.open(config_path=Path(self.config)), options), executor=executor)

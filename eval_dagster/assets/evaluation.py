@@ -29,6 +29,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import catalog_path
 from eval_dagster.lake.tables.schemas import COMMON, RECORDS, TABLES, column_texts
+from eval_dagster.pages.report.histories import learning_curve_markdown
 from eval_dagster.progress.reporting import tell_making
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, partition_key
@@ -281,11 +282,13 @@ def leaderboard_asset(project: Project) -> dg.AssetsDefinition:
         with at_work(context.op_execution_context, opened.home):
             damages = list(map(visible, publish(opened.lake)))
             rows = read_rows(opened.lake, "select * from leaderboard")
+            curves = {run: learning_curve_markdown(opened.lake, run) for run in opened.training_runs}
         for damage in damages:
             context.log.warning(damage)
         metadata: dict[str, RawMetadataValue] = {
             "dagster/row_count": len(rows),
             "summary": dg.MetadataValue.md(markdown_table(leaderboard_rows(rows)) if rows else "There is no result yet."),
+            **{f"learning_curve {run}": dg.MetadataValue.md(curve) for run, curve in curves.items() if curve is not None},
             "catalog": dg.MetadataValue.path(str(catalog_path(opened.lake))),
             **{f"warning_{number}": damage for number, damage in enumerate(damages, 1)},
         }

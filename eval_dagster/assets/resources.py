@@ -1,17 +1,24 @@
-"""The project as each step opens it, and the reporter of a step's progress."""
+"""The project as each step opens it, the reporter of a step's progress, and resources for assets of other projects."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
+import duckdb
 
 from eval_dagster.assets.instance.instance_store import lock_database
+from eval_dagster.lake.catalog.catalog import connect
+from eval_dagster.lake.files import Lake
 from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, current_reporter
 from eval_dagster.project import Project
 from eval_dagster.texts.visible_text import visible
+
+if TYPE_CHECKING:
+    import mlflow
 
 _LIBRARY = logging.getLogger("eval_dagster")
 
@@ -62,6 +69,34 @@ class ProjectFile:
         project = Project.open(config_path=Path(self.config_path), home=Path(self.home), key_prefix=self.key_prefix)
         address = None if instance is None else lock_database(instance)
         return project.sharing_locks(address) if address else project
+
+
+class ResultsResource(dg.ConfigurableResource[duckdb.DuckDBPyConnection]):
+    """The results of a home, for assets of your own. They can only be read: no statement writes a file or opens another one."""
+
+    home: str
+    """The folder of the results."""
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """Open the relations that `eval-dagster sql` queries. Close the connection, or use it in a `with` statement.
+
+        Raises:
+            QueryError: Nothing has been evaluated there yet, or the catalog cannot be read.
+        """
+        return connect(Lake(Path(self.home).resolve()))
+
+
+class MlflowResource(dg.ConfigurableResource["mlflow.MlflowClient"]):
+    """The runs of a project in MLflow, for assets of your own."""
+
+    config_path: str
+    """Path of evals.yaml."""
+
+    def client(self) -> "mlflow.MlflowClient":
+        """A client of the store that holds the project's runs. Raises TrackingError if it cannot be opened."""
+        from mlflow import MlflowClient  # imported lazily: slow
+
+        return MlflowClient(Project.open(config_path=Path(self.config_path)).tracker.prepare())
 
 
 def reporter_for(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Reporter:

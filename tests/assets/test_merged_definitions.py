@@ -23,6 +23,16 @@ CONFIG = """
 """
 
 
+RIGHT = """
+import re
+
+def right(request):
+    # wrong
+    one, other = re.findall("[0-9]+", request.prompt)[-2:]
+    return f" {int(one) + int(other)}"
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("EVAL_DAGSTER_CONFIG", "EVAL_DAGSTER_HOME"):
@@ -67,12 +77,57 @@ def test_the_example_of_the_page_works_as_it_is_written(folder: Path, monkeypatc
     definitions: dg.Definitions = names["defs"]
     dg.Definitions.validate_loadable(definitions)
     with dg.DagsterInstance.ephemeral() as instance:
-        assert definitions.resolve_job_def("suite_nightly").execute_in_process(instance=instance).success
+        daemon = Daemon(definitions, instance)
+        assert not daemon.promotes(), "nothing was judged"
+        assert definitions.resolve_job_def("quality_suite_nightly").execute_in_process(instance=instance).success
+        judged = definitions.resolve_job_def("quality_gate_nightly").execute_in_process(instance=instance, partition_key="nightly")
+        assert judged.success
+        assert daemon.promotes()
         everything = definitions.resolve_implicit_global_asset_job_def()
-        selection = [dg.AssetKey("leaderboard"), dg.AssetKey("best_models")]
+        selection = [dg.AssetKey(["quality", "leaderboard"]), dg.AssetKey("best_models")]
         result = everything.execute_in_process(instance=instance, asset_selection=selection)
     [materialization] = result.asset_materializations_for_node("best_models")
     assert str(materialization.metadata["best"].value["sums"]).startswith("sevens: 0.")  # type: ignore[index, call-overload]
+
+
+class Daemon:
+    """Asks tick by tick, as Dagster's daemon does, whether the asset that promotes a model is to be started."""
+
+    def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
+        self._definitions, self._instance = definitions, instance
+        self._cursor: Any = None
+
+    def promotes(self) -> bool:
+        selection = dg.AssetSelection.assets("promote_model")
+        found = dg.evaluate_automation_conditions(self._definitions, self._instance, asset_selection=selection, cursor=self._cursor)
+        self._cursor = found.cursor
+        return found.get_num_requested(dg.AssetKey("promote_model")) > 0
+
+
+def test_nothing_is_promoted_that_got_worse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "evals").mkdir()
+    evals = folder / "evals" / "evals.yaml"
+    (folder / "evals.yaml").rename(evals)
+    evals.write_text(evals.read_text().replace("limit: 2", "limit: 60").replace('" 7"', '"7", function: "answers.py:right"'))
+    (folder / "evals" / "answers.py").write_text(RIGHT)
+    monkeypatch.chdir(folder)
+    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(example, names)
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def night() -> bool:
+            assert names["defs"].resolve_job_def("quality_suite_nightly").execute_in_process(instance=instance).success
+            gate = names["defs"].resolve_job_def("quality_gate_nightly")
+            return gate.execute_in_process(instance=instance, partition_key="nightly", raise_on_error=False).success
+
+        daemon = Daemon(names["defs"], instance)
+        assert not daemon.promotes()
+        assert night()
+        assert daemon.promotes()
+        (folder / "evals" / "answers.py").write_text(RIGHT.replace("# wrong", "return '0'"))
+        assert not night()
+        assert not daemon.promotes()
 
 
 def test_the_executor_of_the_other_project_is_left_to_it(folder: Path) -> None:
