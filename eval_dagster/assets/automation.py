@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from eval_dagster.assets.evaluation import STAGE_ASSETS, chosen
-from eval_dagster.assets.instance.killed_runs import end_dead_runs
+from eval_dagster.assets.instance.killed_runs import end_dead_runs, was_killed
 from eval_dagster.assets.names import LEADERBOARD, Names
 from eval_dagster.assets.observing import Asked, Look
 from eval_dagster.assets.partitions import add_partitions
 from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.runs.suite_evaluations import unjudged, why_busy
-from eval_dagster.assets.tags import PLANNED_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
+from eval_dagster.assets.tags import CHECKPOINT_TAG, PLANNED_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.project import Project
 from eval_dagster.texts.figures import counted
@@ -38,6 +38,8 @@ _LONGEST_LOOK_S = 50.0
 """Dagster ends a tick after a minute."""
 _REST = 40.0
 """Rest after a look at everything, as a multiple of its time: so it takes 2 or 3 % of a core."""
+_MOST_TRIES = 5
+"""Most runs of a checkpoint, if each of them is killed."""
 _MOST_SAID = 20
 """Most changes that a tick names."""
 _MOST_STDERR = 2000
@@ -199,15 +201,19 @@ def checkpoints_sensor(project: Project, jobs: Sequence[dg.JobDefinition]) -> dg
             suites = [name for name, suite in opened.config.suites.items() if each.model in suite.models and name in project.config.suites]
             if is_new and not suites:
                 waiting.append(f"{each.model}: no suite of evals.yaml has {each.family}")
-            requests += [
-                dg.RunRequest(
-                    run_key=f"{project.home}|checkpoint|{suite}|{each.model}",  # so that a checkpoint is evaluated once
-                    job_name=names.suite_job(suite),
-                    run_config=chosen(names, models=[each.model]),
-                    tags={**suite_tags(project.home, suite), **model_tags(opened.config, [each.model])},
+            for suite in suites if is_new else ():
+                tags = {**suite_tags(project.home, suite), CHECKPOINT_TAG: each.model}
+                runs = context.instance.get_runs(dg.RunsFilter(tags=tags))
+                if runs and not (len(runs) < _MOST_TRIES and was_killed(context.instance, runs[0])):
+                    continue  # under way, or failed for a reason that stays
+                requests.append(
+                    dg.RunRequest(
+                        run_key=f"{project.home}|checkpoint|{suite}|{each.model}|{len(runs)}",
+                        job_name=names.suite_job(suite),
+                        run_config=chosen(names, models=[each.model]),
+                        tags={**tags, **model_tags(opened.config, [each.model])},
+                    )
                 )
-                for suite in (suites if is_new else ())
-            ]
         said = "; ".join(map(visible, waiting[:_MOST_SAID])) or "every complete checkpoint was evaluated or is about to be"
         return dg.SensorResult(run_requests=requests, skip_reason=None if requests else said)
 

@@ -86,3 +86,19 @@ def test_a_checkpoint_that_is_deleted_before_its_run_is_not_evaluated_and_fails_
         ]
     assert any("not evaluated" in each and "the checkpoint was deleted" in each for each in said), said
     assert _tick(project)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_tried_again"), [("The process of this run was killed. The answers are kept.", True), ("The weights are damaged", False)]
+)
+def test_a_run_that_was_killed_is_tried_again_and_no_other(folder: Path, tiny_model: Path, reason: str, is_tried_again: bool) -> None:
+    project = opened(folder)
+    saved(tiny_model, folder / "runs" / "checkpoint-100")
+    [request], _ = _tick(project)
+    with open_instance(project.home) as instance:
+        run = instance.add_run(
+            dg.DagsterRun(job_name=str(request.job_name), tags={**request.tags, "dagster/run_key": str(request.run_key)}, run_config={})
+        )
+        assert _tick(project)[0] == [], "it is under way"
+        instance.report_run_failed(run, reason)
+    assert bool(_tick(project)[0]) == is_tried_again

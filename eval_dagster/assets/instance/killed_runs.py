@@ -32,6 +32,8 @@ _SETTLED_S = 2.0
 _LOST_S = 900.0
 """A run without a lock for this long has died; its start and its end take seconds."""
 _SUSPECT = ".lost"
+_KILLED = "The process of this run was killed"
+_ENDED = "The process ended or was killed"
 _held: set[Path] = set()
 """Locks of runs that this process holds."""
 
@@ -152,8 +154,16 @@ def _end_overdue(home: Path, path: Path) -> None:
             os.kill(record.process, signal.SIGKILL)
 
 
+def was_killed(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether a run failed because its process was killed."""
+    if run.status is not dg.DagsterRunStatus.FAILURE:
+        return False
+    entries = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+    return any((entry.dagster_event.message or "").startswith((_KILLED, _ENDED)) for entry in entries if entry.dagster_event)
+
+
 def _report_killed(instance: dg.DagsterInstance, run: dg.DagsterRun, death: Death | None) -> None:
-    message = "The process of this run was killed" if death is None else death.message[0].upper() + death.message[1:]
+    message = _KILLED if death is None else death.message[0].upper() + death.message[1:]
     message += ". The answers that it had flushed are kept."
     try:
         instance.report_run_failed(run, message)
