@@ -375,9 +375,12 @@ def keep_key_prefix(home: Path, prefix: Sequence[str] | None) -> None:
     None if the code location uses the prefix in evals.yaml.
     """
     path = _key_prefix_file(home)
-    if prefix is None:
-        path.unlink(missing_ok=True)
-    elif _kept_key_prefix(home) != tuple(prefix):
+    if _kept_key_prefix(home) == (None if prefix is None else tuple(prefix)):
+        return
+    with suppress(OSError):  # a home that cannot be written to has no commands either
+        if prefix is None:
+            path.unlink(missing_ok=True)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with replaced(path) as temporary:
             temporary.write_text(json.dumps({"key_prefix": list(prefix)}), "utf-8")

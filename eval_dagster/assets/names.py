@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 REGRESSIONS = "regressions"
 """The asset that gates materialize."""
 LEADERBOARD = "leaderboard"
+_OF_SCHEDULE = "__anonymous_asset_job_"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Names:
 
     def nightly_job(self, suite: str) -> str:
         """The name of the job that a suite's schedule starts: Dagster names it after the schedule."""
-        return f"__anonymous_asset_job_{self.suite_schedule(suite)}"
+        return f"{_OF_SCHEDULE}{self.suite_schedule(suite)}"
 
     def gate_job(self, suite: str) -> str:
         """The name of the job that judges a suite."""
@@ -74,6 +75,11 @@ class Names:
     def evaluation_op(self) -> str:
         """The name of the op that evaluates, in the config of its jobs."""
         return self.named("evaluate_choice")
+
+
+def shown_job(name: str) -> str:
+    """The name of a job in messages: a run of a suite has the same one, whether its schedule or a person started it."""
+    return name.removeprefix(_OF_SCHEDULE).removesuffix("_schedule") if name.startswith(_OF_SCHEDULE) else name
 
 
 def gate_check(suite: str) -> str:

@@ -19,7 +19,7 @@ import dagster as dg
 from eval_dagster.assets.due_nights import Night, due_nights
 from eval_dagster.assets.failed_nights import evaluation_messages, tell_untold
 from eval_dagster.assets.instance.instance import open_instance
-from eval_dagster.assets.names import Names
+from eval_dagster.assets.names import Names, shown_job
 from eval_dagster.assets.notifications import tell_broken, tell_missed
 from eval_dagster.assets.runs.skipped_nights import waiting_notice
 from eval_dagster.assets.runs.suite_evaluations import SuiteEvaluation, find_evaluation
@@ -260,7 +260,7 @@ def _at_work(evaluation: SuiteEvaluation) -> str:
     if not waiting:
         return f"all {len(evaluation.records)} runs have ended"
     named = (
-        f"{record.dagster_run.job_name} {record.dagster_run.run_id[:8]} ({record.dagster_run.status.value.lower()} "
+        f"{shown_job(record.dagster_run.job_name)} {record.dagster_run.run_id[:8]} ({record.dagster_run.status.value.lower()} "
         f"for {_ago(datetime.now(UTC) - record.create_timestamp)})"
         for record in waiting
     )

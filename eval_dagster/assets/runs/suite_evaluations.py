@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from eval_dagster.assets.evaluation import is_whole
-from eval_dagster.assets.names import Names
+from eval_dagster.assets.names import Names, shown_job
 from eval_dagster.assets.tags import JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
 from eval_dagster.project import Project
 
@@ -119,7 +119,7 @@ def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: 
     filters = dg.RunsFilter(tags=suite_tags(project.home, suite), statuses=_UNFINISHED)
     unfinished = [record.dagster_run for record in instance.get_run_records(filters) if _tick(record) != since]
     if unfinished:
-        runs = ", ".join(f"{run.job_name} {run.run_id[:8]} ({run.status.value.lower()})" for run in reversed(unfinished))
+        runs = ", ".join(f"{shown_job(run.job_name)} {run.run_id[:8]} ({run.status.value.lower()})" for run in reversed(unfinished))
         return f"{len(unfinished)} runs of the suite {suite} have not ended: {runs}"
     waiting = [each for each in unjudged(instance, project, suite) if each.since != since and each.awaits_gate]
     return f"the results of {waiting[-1].since} are about to be judged" if waiting else None
