@@ -61,6 +61,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "datasets": schema.DatasetsConfig,
     "mlflow": schema.TrackingConfig,
     "public_url": schema.PublicUrlConfig,
+    "dagster": schema.DagsterConfig,
     "sandbox": schema.SandboxConfig,
 }
 """The sections of evals.yaml by the headings of the page."""

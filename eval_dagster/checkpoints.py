@@ -8,7 +8,6 @@ import fnmatch
 import glob
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -39,6 +38,7 @@ from eval_dagster.models.transformers.weights.stored import content_of
 from eval_dagster.records import Message
 
 _TABLE = "checkpoints"
+_TRIES = 5
 _STEP = re.compile(r"(step|iteration|iter|checkpoint|ckpt|batch|ba)s?[-_=.]?(\d+)(?![0-9A-Za-z])", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![0-9A-Za-z.])(\d+)(?![0-9A-Za-z.])")
 
@@ -67,6 +67,13 @@ class Checkpoint:
     """What the lake knows of it. Null if it was never seen complete, or is not recorded yet."""
     is_kept: bool = True
     """Whether `keep` keeps it."""
+    changed_at: datetime | None = None
+    """When its files were written, if the lake knows another checkpoint of this step. Null otherwise."""
+
+    @property
+    def identity(self) -> str:
+        """The model and, if another checkpoint of this step is known, the place and the time of its files."""
+        return self.model if self.changed_at is None else f"{self.model} {self.place} {self.changed_at.isoformat()}"
 
     @property
     def is_model(self) -> bool:
@@ -180,9 +187,15 @@ def section_of(run: WeightsSection, checkpoint: Checkpoint) -> WeightsSection:
 def remembered(lake: Lake) -> dict[str, CheckpointRow]:
     """The checkpoints that were ever seen complete, by model. Each has its first time and its last versions. Writes nothing."""
     rows: list[CheckpointRow] = []
-    for path in lake.readable_files(lake.root / _TABLE):
-        with suppress(LakeError):  # damaged, which `publish` reports, or merged into another file meanwhile
-            rows += [CheckpointRow(**fields_in(row, CheckpointRow)) for row in read_rows(path)]
+    for _ in range(_TRIES):
+        rows, is_steady = [], True
+        for path in lake.readable_files(lake.root / _TABLE):
+            try:
+                rows += [CheckpointRow(**fields_in(row, CheckpointRow)) for row in read_rows(path)]
+            except LakeError:  # damaged, which `publish` reports, or merged into another file meanwhile
+                is_steady = is_steady and path.exists()
+        if is_steady:
+            break
     found: dict[str, CheckpointRow] = {}
     first: dict[str, datetime] = {}
     for row in sorted(rows, key=lambda row: (row.evaluated_at is not None, row.evaluated_at or row.seen_at), reverse=True):
@@ -322,13 +335,15 @@ def _in_folder(family: str, where: FolderCheckpoints, folder: Path, seen: Mappin
         if step in taken:
             reason = f"another checkpoint of this step is at {taken[step]}; expected one of each step"
             found.append(replace(this, model="", state="refused", reason=reason, seen=None))
-        elif row is not None and row.place == place:
+        elif row is not None and row.place == place and not (changed := _changed_since(path, row)):
             if not (path / "config.json").is_file():
                 continue  # it is being deleted
             taken[step] = place
             expected = expected or small_files(path)
             found.append(this)
         else:
+            if row is not None and (row.place != place or changed):  # other weights of the same step
+                this = replace(this, seen=replace(row, place=place, evaluated_at=None), changed_at=_newest_time(path))
             state, reason = examined(path, expected=expected)
             if state == "ready":
                 taken[step] = place
@@ -337,6 +352,20 @@ def _in_folder(family: str, where: FolderCheckpoints, folder: Path, seen: Mappin
                 found.append(replace(this, state=state, reason=reason))
     gone = [row for step, row in seen.items() if step not in taken]
     return [*found, *(_deleted(row, folder) for row in gone)]
+
+
+def _newest_time(folder: Path) -> datetime | None:
+    """When the weights of a checkpoint changed last. None if they cannot be read."""
+    try:
+        return datetime.fromtimestamp(max(path.stat().st_mtime for path in folder.glob("*.safetensors")), UTC)
+    except (OSError, ValueError):
+        return None
+
+
+def _changed_since(folder: Path, row: CheckpointRow) -> bool:
+    """Whether a checkpoint was written again after it was seen complete, or evaluated."""
+    newest = _newest_time(folder)
+    return newest is not None and newest > (row.evaluated_at or row.seen_at)
 
 
 def _deleted(row: CheckpointRow, folder: Path) -> Checkpoint:
@@ -403,7 +432,7 @@ def _in_store(family: str, where: StoreCheckpoints, seen: Mapping[int, Checkpoin
             this = Checkpoint(family=family, model="", step=-1 if step is None else step, place=place, state="refused")
             if place in known:
                 this = known[place]
-                if content_of(own) != this.commit:
+                if content_of(place, own) != this.commit:
                     this = replace(this, state="refused", reason="its objects were replaced since it was first seen; expected a new step")
             elif step is None:
                 this = replace(this, reason=f"no step number in the name {folder!r}")
@@ -412,7 +441,7 @@ def _in_store(family: str, where: StoreCheckpoints, seen: Mapping[int, Checkpoin
             else:
                 age = (datetime.now(UTC) - max(each.modified for each in own.values())).total_seconds()
                 state, reason = examined_names(own, lambda name, at=folder: store.read(f"{at}/{name}"), expected=expected, age_s=age)  # type: ignore[misc]
-                this = replace(this, model=checkpoint_name(family, step), state=state, reason=reason, commit=content_of(own))
+                this = replace(this, model=checkpoint_name(family, step), state=state, reason=reason, commit=content_of(place, own))
             if this.state == "ready":
                 expected = expected or {name for name in own if is_small(name)}
             found.append(this)

@@ -1,8 +1,4 @@
-"""The evals, models and suites of an evals.yaml, with the home of their results.
-
-The home also keeps the last readable configuration, to send notices if evals.yaml cannot be read. It keeps only the suites and names, and
-no values that can contain a secret.
-"""
+"""The evals, models and suites of an evals.yaml, with the home of their results."""
 
 import json
 import os
@@ -10,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +19,7 @@ from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, 
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
-from eval_dagster.lake.remote.mirror import mirror_lake, mirrored_url
+from eval_dagster.lake.remote.mirror import mirror_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.handle import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file
@@ -43,7 +38,6 @@ TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
 """Environment variable: an MLflow server or database instead of `mlflow.tracking_uri`."""
 LOCKS_VARIABLE = "EVAL_DAGSTER_LOCKS"
 """Environment variable: the PostgreSQL database with the locks of all machines, instead of the Dagster instance's database."""
-_REMEMBERED_FORMAT = 1
 
 T = TypeVar("T")
 TaskClass = type[BaseTask[Any]]
@@ -85,6 +79,7 @@ class Project:
         home: Path | None = None,
         tasks: Mapping[str, TaskClass] | None = None,
         key_prefix: Sequence[str] | None = None,
+        is_kept_prefix_used: bool = True,
     ) -> "Project":
         """Read the configuration and find the home.
 
@@ -94,6 +89,7 @@ class Project:
             tasks: Tasks by name. Default: all registered tasks.
             key_prefix: The prefix of the names in Dagster. Default: the one that a code location has kept in the home
                 (`keep_key_prefix`), or the file's.
+            is_kept_prefix_used: Whether a prefix that is kept in the home stands before the file's.
 
         Raises:
             ConfigError: The file is missing or wrong.
@@ -102,7 +98,8 @@ class Project:
         path = (config_path or default_config_path()).resolve()
         config = load_config(path, sections=registered_sections(), registries=registry_names(), section_in_file=section_in_file)
         project = cls._of(config, path, tasks, home)
-        prefix = _kept_key_prefix(project.home) if key_prefix is None else tuple(key_prefix)
+        kept = _kept_key_prefix(project.home) if is_kept_prefix_used else None
+        prefix = kept if key_prefix is None else tuple(key_prefix)
         if prefix is None or prefix == config.dagster.key_prefix:
             return project
         named = config.dagster.model_copy(update={"key_prefix": prefix})
@@ -443,89 +440,3 @@ def _tracker(config: Config, home: Path, locks: SharedLocks) -> Tracker:
 
 def _addresses(config: Config, home: Path) -> Addresses:
     return Addresses(home=home, public=config.public_url.model_dump(exclude_none=True))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remembered:
-    """A project with its last readable configuration."""
-
-    project: Project
-    """It has the suites of the configuration, but not its evals or models."""
-    loaded_at: datetime
-    """The time at which the configuration was read."""
-    since: dict[str, datetime]
-    """The time since which each suite has its cron."""
-
-
-def remember(project: Project) -> Remembered:
-    """Keep the configuration of a project in its home. If the home is not writable, the earlier configuration stays."""
-    now, config = datetime.now(UTC), project.config
-    before = _remembered(project.home) or {}
-    suites = {name: suite.model_dump(mode="json") for name, suite in config.suites.items()}
-    same = {name for name, suite in suites.items() if _schedule(before.get("suites", {}).get(name)) == _schedule(suite)}
-    since = {name: before["since"][name] if name in same and name in before.get("since", {}) else now.isoformat() for name in suites}
-    kept = {
-        "format": _REMEMBERED_FORMAT,
-        "config_path": str(project.config_path),
-        "loaded_at": now.isoformat(),
-        "evals": list(config.evals),
-        "models": list(config.models),
-        "suites": suites,
-        "since": since,
-        "public_url": config.public_url.model_dump(mode="json"),
-        "dagster": config.dagster.model_dump(mode="json"),
-    }
-    if {**kept, "loaded_at": None} != {**before, "loaded_at": None}:
-        with suppress(OSError):
-            remembered_file(project.home).parent.mkdir(parents=True, exist_ok=True)
-            with replaced(remembered_file(project.home)) as temporary:
-                temporary.write_text(json.dumps(kept, indent=1), "utf-8")
-    return Remembered(project=project, loaded_at=now, since={name: datetime.fromisoformat(time) for name, time in since.items()})
-
-
-def recall(home: Path) -> Remembered | None:
-    """The configuration kept in a home. None if it keeps none, or one of another version of this package.
-
-    Raises:
-        ConfigError: An environment variable of this package is wrong.
-    """
-    kept = _remembered(home)
-    if kept is None:
-        return None
-    try:
-        config = Config.model_validate(
-            {
-                "lake": mirrored_url(home / "lake"),
-                "models": {},
-                "evals": {},
-                "suites": kept["suites"],
-                "public_url": kept["public_url"],
-                "dagster": kept.get("dagster", {}),
-            }
-        )
-        project = replace(
-            Project.of(config, Path(kept["config_path"]), home),
-            # The catalog marks the names of the configuration, so publishing a notice must use the same names.
-            lake=Lake(home, configured=Configured(evals=tuple(kept["evals"]), models=tuple(kept["models"]))),
-        )
-        since = {name: datetime.fromisoformat(time) for name, time in kept["since"].items()}
-        return Remembered(project=project, loaded_at=datetime.fromisoformat(kept["loaded_at"]), since=since)
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def remembered_file(home: Path) -> Path:
-    """The file with the configuration."""
-    return home / "watch" / "configuration.json"
-
-
-def _remembered(home: Path) -> dict[str, Any] | None:
-    try:
-        kept = json.loads(remembered_file(home).read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return kept if isinstance(kept, dict) and kept.get("format") == _REMEMBERED_FORMAT else None
-
-
-def _schedule(suite: Any) -> tuple[Any, Any] | None:
-    return (suite.get("cron"), suite.get("timezone")) if isinstance(suite, dict) else None

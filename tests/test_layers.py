@@ -40,6 +40,7 @@ ARROWS = {
     "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
     "project": "addresses checkpoints config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
     "tracking users_code",
+    "remembered": "config lake.files lake.remote project stores",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables stores versions",
     "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
     "lake.lineage": "errors lake.files lake.format versions",

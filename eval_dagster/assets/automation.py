@@ -38,6 +38,8 @@ _LONGEST_LOOK_S = 50.0
 """Dagster ends a tick after a minute."""
 _REST = 40.0
 """Rest after a look at everything, as a multiple of its time: so it takes 2 or 3 % of a core."""
+_MOST_REQUESTS = 25
+"""Most runs that one tick requests for new checkpoints."""
 _MOST_TRIES = 5
 """Most runs of a checkpoint, if each of them is killed."""
 _MOST_SAID = 20
@@ -130,7 +132,7 @@ def definitions_sensor(project: Project) -> dg.SensorDefinition:
 def _look(context: dg.SensorEvaluationContext, project: ProjectFile) -> dg.SensorResult:
     """Look at some partitions in a process of its own."""
     known = _Looked(**json.loads(context.cursor)) if context.cursor else _Looked()
-    if time.time() < known.rest_until and known.stamp == _stamp(known.files):
+    if known.has_partitions and time.time() < known.rest_until and known.stamp == _stamp(known.files):
         return dg.SensorResult(skip_reason="no file changed since the last look", cursor=context.cursor)
     asked = Asked(
         instance=dg.serialize_value(context.instance.get_ref()),
@@ -167,6 +169,7 @@ def _look(context: dg.SensorEvaluationContext, project: ProjectFile) -> dg.Senso
         seconds=0.0 if is_over else seconds,
         rest_until=time.time() + _REST * seconds if is_over else 0.0,
         files=found.files,
+        has_partitions=True,
         # A file that changed within the look is looked at again.
         stamp=stamp if known.files == found.files else _stamp(found.files, before=began),
     )
@@ -197,18 +200,20 @@ def checkpoints_sensor(project: Project, jobs: Sequence[dg.JobDefinition]) -> dg
         requests: list[dg.RunRequest] = []
         waiting = [f"{each.place}: {each.reason}" for each in found if each.state in ("waiting", "refused")]
         for each in found:
+            if len(requests) >= _MOST_REQUESTS:
+                break  # the next tick goes on
             is_new = each.state == "ready" and each.is_kept and (each.seen is None or each.seen.evaluated_at is None)
             suites = [name for name, suite in opened.config.suites.items() if each.model in suite.models and name in project.config.suites]
             if is_new and not suites:
                 waiting.append(f"{each.model}: no suite of evals.yaml has {each.family}")
             for suite in suites if is_new else ():
-                tags = {**suite_tags(project.home, suite), CHECKPOINT_TAG: each.model}
+                tags = {**suite_tags(project.home, suite), CHECKPOINT_TAG: each.identity}
                 runs = context.instance.get_runs(dg.RunsFilter(tags=tags))
                 if runs and not (len(runs) < _MOST_TRIES and was_killed(context.instance, runs[0])):
                     continue  # under way, or failed for a reason that stays
                 requests.append(
                     dg.RunRequest(
-                        run_key=f"{project.home}|checkpoint|{suite}|{each.model}|{len(runs)}",
+                        run_key=f"{project.home}|checkpoint|{suite}|{each.identity}|{len(runs)}",
                         job_name=names.suite_job(suite),
                         run_config=chosen(names, models=[each.model]),
                         tags={**tags, **model_tags(opened.config, [each.model])},
@@ -232,6 +237,8 @@ class _Looked:
     """When to look again, unless a file changes before."""
     files: Sequence[str] = ()
     stamp: str = ""
+    has_partitions: bool = False
+    """Whether a look has added the partitions, which earlier releases did not."""
 
 
 def _stamp(files: Sequence[str], *, before: float = math.inf) -> str:
@@ -253,7 +260,7 @@ def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
     # Dagster names the schedule on the pages of its assets, and shows the assets of its runs.
     @dg.schedule(
         name=names.suite_schedule(name),
-        target=dg.AssetSelection.assets(*map(names.key, STAGE_ASSETS)),
+        target=dg.AssetSelection.assets(*map(names.key, STAGE_ASSETS)).without_checks(),  # the step reports them itself
         cron_schedule=str(suite.cron),
         execution_timezone=suite.timezone,
         default_status=dg.DefaultScheduleStatus(project.config.dagster.automation.upper()),
@@ -269,21 +276,27 @@ def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
         try:
             opened = file.open()
             evals, models = opened.select(suite=name)
-            add_partitions(context.instance, opened)
         except EvalDagsterError:  # each of the runs says what is wrong
-            evals, models = list(suite.evals), list(suite.models)
+            opened, evals, models = project, list(suite.evals), list(suite.models)
+        if not models:
+            reason = "no checkpoint of its training runs is complete"
+            note_skipped(project.home, name, tick, reason)
+            yield dg.SkipReason(reason)
+            return
+        add_partitions(context.instance, opened)
         for model in models:
             yield dg.RunRequest(
                 run_key=f"{project.home}|{tick}|{model}",
                 # Dagster runs no asset with partitions without one. The run evaluates all evals of the suite.
                 asset_selection=[names.key(stage) for stage in STAGE_ASSETS],  # which the list of runs shows
+                asset_check_keys=[],
                 partition_key=dg.MultiPartitionKey({"eval": evals[0], "model": model}),
                 run_config=chosen(names, models=[model], of_assets=True),
                 tags={
                     **suite_tags(project.home, name),
                     SINCE_TAG: tick,
                     PLANNED_TAG: str(len(models)),
-                    **model_tags(project.config, [model]),
+                    **model_tags(opened.config, [model]),
                 },
             )
 

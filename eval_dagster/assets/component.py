@@ -160,4 +160,6 @@ class EvalsComponent(dg.Component):
     def definitions(self, executor: dg.ExecutorDefinition | None = None) -> dg.Definitions:
         """The definitions as `build_defs` gives them, whose steps are run by an executor: Dagster's default, or the project's, if None."""
         options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        return build_definitions(with_options(Project.open(config_path=Path(self.config)), options), executor=executor)
+        return build_definitions(
+            with_options(Project.open(config_path=Path(self.config), is_kept_prefix_used=False), options), executor=executor
+        )

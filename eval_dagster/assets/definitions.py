@@ -28,7 +28,8 @@ from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
 from eval_dagster.assets.trust_checks import trust_checks
 from eval_dagster.config.schema import DagsterConfig
 from eval_dagster.errors import ConfigError
-from eval_dagster.project import Project, keep_key_prefix, remember
+from eval_dagster.project import Project, keep_key_prefix
+from eval_dagster.remembered import remember
 
 
 def evaluation_definitions(
@@ -66,7 +67,8 @@ def evaluation_definitions(
     Raises:
         ConfigError: The file is missing or wrong, or an option.
     """
-    project = Project.open(config_path=Path(config_path) if config_path else None, home=Path(home) if home else None)
+    path, folder = Path(config_path) if config_path else None, Path(home) if home else None
+    project = Project.open(config_path=path, home=folder, is_kept_prefix_used=False)
     options = {
         "key_prefix": key_prefix,
         "group": group,

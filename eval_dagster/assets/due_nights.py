@@ -10,7 +10,7 @@ import dagster as dg
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.dagster_internals.definitions import cron_string_iterator
 from eval_dagster.gate.results import judged_times
-from eval_dagster.project import Remembered
+from eval_dagster.remembered import Remembered
 
 _LONGEST_DEADLINE, _SHORTEST_DEADLINE = timedelta(hours=12), timedelta(minutes=10)
 _START = timedelta(minutes=15)

@@ -20,6 +20,7 @@ from eval_dagster.assets.previews import leaderboard_rows, markdown_table
 from eval_dagster.assets.provenance import SOURCES, partitions_of
 from eval_dagster.assets.resources import ProjectFile, library_log, reporter_for
 from eval_dagster.assets.tags import SUITE_TAG
+from eval_dagster.assets.trust_checks import ASSETS, summaries
 from eval_dagster.config.schema import Config, DagsterConfig
 from eval_dagster.dagster_internals.definitions import (
     RUN_KEY_TAG,
@@ -40,6 +41,7 @@ STAGE_ASSETS = tuple(STAGES)[1:]
 _KINDS = {"transformers": ("pytorch", "huggingface"), "vllm": ("vllm",), "openai": ("openai",), "scripted": ("python",)}
 """Kinds that Dagster's pages show for a backend. A backend of a user has its own name."""
 _MOST_KINDS = 3
+_MOST_CURVES = 10
 _TABLES = {
     "dataset_snapshot": "samples",
     "rendered_prompts": "prompts",
@@ -264,6 +266,12 @@ _REFRESH = (
 )
 
 
+def _curve(project: Project, run: str) -> str | None:
+    """The mean learning curve of a training run, or of its first eval if there is no mean."""
+    evals = (None, *list(project.config.evals)[:_MOST_CURVES])
+    return next((curve for name in evals if (curve := learning_curve_markdown(project.lake, run, name))), None)
+
+
 def leaderboard_asset(project: Project) -> dg.AssetsDefinition:
     """Define `leaderboard`."""
     names, file = Names.of(project), ProjectFile.of(project)
@@ -282,7 +290,10 @@ def leaderboard_asset(project: Project) -> dg.AssetsDefinition:
         with at_work(context.op_execution_context, opened.home):
             damages = list(map(visible, publish(opened.lake)))
             rows = read_rows(opened.lake, "select * from leaderboard")
-            curves = {run: learning_curve_markdown(opened.lake, run) for run in opened.training_runs}
+            curves = {run: _curve(opened, run) for run in opened.training_runs}
+            if opened.lake.mirror is not None:  # its steps have no catalog of all machines
+                for each in summaries(opened, list(ASSETS)):
+                    context.instance.report_runless_asset_event(each)
         for damage in damages:
             context.log.warning(damage)
         metadata: dict[str, RawMetadataValue] = {

@@ -14,6 +14,7 @@ from eval_dagster.assets.previews import metrics_of, preview_metadata, table_met
 from eval_dagster.assets.provenance import Provenance, shown_again, version_tags
 from eval_dagster.assets.trust_checks import ASSETS, evaluations, summaries
 from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
+from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
 from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome
@@ -117,22 +118,28 @@ def report(
         asset = names.key(stage)
         yield _current(asset, keys, warned[stage])
         if failures:
-            shown = [key for key in keys if planned is None or planned.is_by_dagster(stage, key)]
-            yield from [again for key in shown if (again := shown_again(context.instance, asset, key))]
-    yield from _checked(context.instance, project, made)
+            for key in [key for key in keys if planned is None or planned.is_by_dagster(stage, key)]:
+                if again := shown_again(context.instance, asset, key):
+                    yield again
+                    made[stage].append(key)  # Dagster shows no evaluation of an earlier materialization
+    yield from _checked(context, project, made)
     if failures:
         raise _failed_step(failures, done)
 
 
-def _checked(instance: dg.DagsterInstance, project: Project, made: Mapping[str, Sequence[str]]) -> Iterator[dg.AssetCheckEvaluation]:
-    """The evaluations of the checks of what a step made, and the summaries if there are any."""
+def _checked(context: dg.OpExecutionContext, project: Project, made: Mapping[str, Sequence[str]]) -> Iterator[dg.AssetCheckEvaluation]:
+    """The evaluations of the checks of what a step made, and the summaries if there are any. Results stand without them."""
     by_partition: dict[str, list[About]] = defaultdict(list)
     for group, asset in ASSETS.items():
         for key in made.get(asset, ()):
             by_partition[key].append(group)
-    for key, groups in by_partition.items():
-        yield from evaluations(instance, project, key, groups)
-    yield from summaries(project, [group for group, asset in ASSETS.items() if made.get(asset)])
+    try:
+        for key, groups in by_partition.items():
+            yield from evaluations(context.instance, project, key, groups)
+        if project.lake.mirror is None:  # of a shared lake, the refresh of the leaderboard has them
+            yield from summaries(project, [group for group, asset in ASSETS.items() if made.get(asset)])
+    except (EvalDagsterError, OSError) as error:
+        context.log.warning(visible(f"it is not known whether the results can be trusted: {error}"))
 
 
 def _lost(failure: StageFailure, partitions: Collection[str]) -> Iterator[tuple[str, str, str | None]]:

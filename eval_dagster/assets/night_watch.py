@@ -30,7 +30,8 @@ from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
 from eval_dagster.gate.results import judged_times
 from eval_dagster.notifications.delivery import Told, forget, is_told, note_told, send_left, tell_once, told_nights
 from eval_dagster.pages.report.writing import write_missing
-from eval_dagster.project import Project, Remembered
+from eval_dagster.project import Project
+from eval_dagster.remembered import Remembered
 from eval_dagster.stores.whole_files import replaced
 
 _SCHEDULER = "SCHEDULER"

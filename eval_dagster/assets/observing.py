@@ -29,6 +29,7 @@ from eval_dagster.assets.provenance import (
 )
 from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.tags import home_tags
+from eval_dagster.assets.trust_checks import ASSETS, evaluations
 from eval_dagster.dagster_internals.instances import InstanceRef
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.freshness import Cell, PartitionState, partition_states
@@ -119,7 +120,7 @@ def _look_at_suites(instance: dg.DagsterInstance, project: Project) -> list[str]
 
 def _look_at_removed(instance: dg.DagsterInstance, project: Project) -> list[str]:
     """Mark the results of evals and models that evals.yaml no longer has. Returns those that were not marked, as news."""
-    keys = removed_partitions(instance, project)
+    keys = [key for key in removed_partitions(instance, project) if sound_current(project.lake, STAGES["task_metrics"], *key.split("|"))]
     sources = SourceVersions(instance, Names.of(project), "task_metrics", keys)
     news = [key for key in keys if not sources.is_newest(key, _REMOVED)]
     for key in news:
@@ -184,6 +185,8 @@ class _Watch:
         again = shown_again(self._instance, key, partition, tags) if same else materialization(result, self._names, tags)
         if again is not None:
             self._instance.report_runless_asset_event(again)
+            for each in evaluations(self._instance, self._project, partition, [group for group in ASSETS if ASSETS[group] == result.stage]):
+                self._instance.report_runless_asset_event(each)
 
 
 def _model_of(stage: str, model: str) -> str | None:

@@ -25,24 +25,14 @@ def add_partitions(instance: dg.DagsterInstance, project: Project) -> list[str]:
 
 
 def removed_partitions(instance: dg.DagsterInstance, project: Project) -> list[str]:
-    """The partitions of `task_metrics` that have a result and of which evals.yaml no longer has the eval or the model.
-
-    A removed eval or model without any result loses its partitions.
-    """
+    """The materialized partitions of which evals.yaml no longer has the eval or the model, or never had: projects can share an instance."""
     names, config = Names.of(project), project.config
-    removed = {
-        dimension: [each for each in instance.get_dynamic_partitions(names.partitions(dimension)) if each not in entries]
-        for dimension, entries in (("eval", config.evals), ("model", {*config.models, *project.known_checkpoints}))
-    }
-    if not any(removed.values()):
+    models = {*config.models, *project.known_checkpoints}
+    added = [set(instance.get_dynamic_partitions(names.partitions(dimension))) for dimension in ("eval", "model")]
+    if added[0] <= set(config.evals) and added[1] <= models:
         return []
-    made = [key.split("|") for key in instance.get_materialized_partitions(names.key("rendered_prompts"))]
-    kept = {"eval": {key[0] for key in made}, "model": {key[1] for key in made}}
-    for dimension, gone in removed.items():
-        for each in gone:
-            if each not in kept[dimension]:
-                instance.delete_dynamic_partition(names.partitions(dimension), each)
-    return sorted(partition_key(*key) for key in made if key[0] in removed["eval"] or key[1] in removed["model"])
+    made = [key.split("|") for key in instance.get_materialized_partitions(names.key("task_metrics"))]
+    return sorted(partition_key(*key) for key in made if key[0] not in config.evals or key[1] not in models)
 
 
 def removed_failures(project: Project, partitions: Sequence[tuple[str, str]], stage: str) -> list[StageFailure]:

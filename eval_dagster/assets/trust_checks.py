@@ -1,6 +1,6 @@
 """Asset checks that say whether a result can be trusted: three for each eval and model, and a summary of all for each of their assets.
 
-A step evaluates those of the partitions that it made, from the findings that the metrics keep (`results.trust`). A partition that could not
+A step evaluates the checks of what it made, from the findings that the metrics keep (`results.trust`). A partition that could not
 be checked has no evaluation. Dagster's lists show the last evaluation of a check alone, which may be of any partition: so the summaries
 have no partitions, and come last.
 """
@@ -15,7 +15,7 @@ from eval_dagster.assets.previews import table_metadata
 from eval_dagster.assets.provenance import partitions_of
 from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.dagster_internals.definitions import AssetCheckEvaluationTargetMaterializationData, RawMetadataValue
-from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.project import Project
 from eval_dagster.records import Finding, Status
 from eval_dagster.results.trust import About, Trust, about, cell_findings
@@ -48,7 +48,7 @@ def summary_name(group: About) -> str:
 
 
 def trust_checks(project: Project) -> list[dg.AssetChecksDefinition]:
-    """Define the checks. A person can evaluate those of some partitions again, and each summary."""
+    """Define the checks. A person can evaluate them again, for chosen partitions, and each summary."""
     names, file = Names.of(project), ProjectFile.of(project)
     groups = {names.key(asset): group for group, asset in ASSETS.items()}
     with warnings.catch_warnings():
@@ -118,6 +118,7 @@ def summaries(project: Project, groups: Sequence[About]) -> Iterator[dg.AssetChe
 
 
 def _summary(project: Project, group: About) -> dg.AssetCheckEvaluation:
+    refresh(project.lake)
     rows = read_rows(project.lake, "select eval, model, check_name, status, seen from eval_findings")
     results = {(row["eval"], row["model"]) for row in read_rows(project.lake, "select eval, model from leaderboard")}
     own = [row for row in rows if (row["eval"], row["model"]) in results and about(row["check_name"]) is group]

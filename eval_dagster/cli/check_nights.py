@@ -18,7 +18,8 @@ from eval_dagster.cli.console import errors, out, say
 from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.notifications.delivery import notify
 from eval_dagster.notifications.messages import trial_notice
-from eval_dagster.project import Project, Remembered, default_config_path, default_home, recall, remember
+from eval_dagster.project import Project, default_config_path, default_home
+from eval_dagster.remembered import Remembered, recall, remember
 
 _EVERY_S = 60.0
 _PING_S = 20.0

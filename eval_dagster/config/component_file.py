@@ -20,7 +20,9 @@ def component_home(path: Path, base: str | None) -> Path:
     """The home of a component: a folder in `base`, or in `.eval_dagster` of the Dagster project, or beside the file without one."""
     folder = path.resolve().parent
     root = next((parent for parent in folder.parents if (parent / "pyproject.toml").exists() or (parent / "dg.toml").exists()), folder)
-    return (Path(base) if base else root / ".eval_dagster") / folder.name
+    within = folder.relative_to(root).parts or (folder.name,)
+    own = within[len(within) - within[::-1].index("defs") :] if "defs" in within else within
+    return (Path(base) if base else root / ".eval_dagster") / ("-".join(own) or folder.name)
 
 
 def attributes_of(document: YamlDocument, shown: str) -> YamlDocument:

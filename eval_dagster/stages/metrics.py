@@ -16,7 +16,7 @@ from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import declared_headline
 from eval_dagster.progress.reporting import making
-from eval_dagster.records import PROMPT_CHECKS, Status
+from eval_dagster.records import PROMPT_CHECKS, Check, Status
 from eval_dagster.stages.aggregation import metric_rows, variants_columns
 from eval_dagster.stages.answer_checks import (
     ANSWER_CHECKS_VERSION,
@@ -266,7 +266,8 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
     preview = read_head(current.path, 20, _PREVIEW)
     shown = next((row for row in read_rows(current.path, ["is_headline", "findings"]) if row["is_headline"]), None)
     if shown is not None and shown["findings"] is not None:
-        of_answers = [each for each in read_findings(shown["findings"]) if each.check not in PROMPT_CHECKS]
+        told = {*PROMPT_CHECKS, Check.ERRORS}  # by the stages before
+        of_answers = [each for each in read_findings(shown["findings"]) if each.check not in told]
         warnings = [*warnings, *(f"{partition}: {each}" for each in of_answers if each.status is Status.FOUND)]
     if shown is None:
         metric = headline(partition.task)

@@ -21,8 +21,9 @@ from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.delivery import is_any_left, notify
-from eval_dagster.project import Project, Remembered
+from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
+from eval_dagster.remembered import Remembered
 
 CONFIG = """
     models:

@@ -34,7 +34,8 @@ from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.delivery import notify
-from eval_dagster.project import Project, Remembered, recall, remember, remembered_file
+from eval_dagster.project import Project
+from eval_dagster.remembered import Remembered, recall, remember, remembered_file
 
 CONFIG = """
     models:

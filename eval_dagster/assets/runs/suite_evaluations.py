@@ -15,7 +15,7 @@ import dagster as dg
 
 from eval_dagster.assets.evaluation import is_whole
 from eval_dagster.assets.names import Names, shown_job
-from eval_dagster.assets.tags import JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
+from eval_dagster.assets.tags import CHECKPOINT_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
 from eval_dagster.project import Project
 
 _PATIENCE_S = 600.0
@@ -117,10 +117,12 @@ def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: 
     Runs of the tick itself do not count: a daemon that was killed while it requested them requests them again.
     """
     filters = dg.RunsFilter(tags=suite_tags(project.home, suite), statuses=_UNFINISHED)
-    unfinished = [record.dagster_run for record in instance.get_run_records(filters) if _tick(record) != since]
+    # A run of a new checkpoint has a model of its own.
+    runs = [record for record in instance.get_run_records(filters) if CHECKPOINT_TAG not in record.dagster_run.tags]
+    unfinished = [record.dagster_run for record in runs if _tick(record) != since]
     if unfinished:
-        runs = ", ".join(f"{shown_job(run.job_name)} {run.run_id[:8]} ({run.status.value.lower()})" for run in reversed(unfinished))
-        return f"{len(unfinished)} runs of the suite {suite} have not ended: {runs}"
+        listed = ", ".join(f"{shown_job(run.job_name)} {run.run_id[:8]} ({run.status.value.lower()})" for run in reversed(unfinished))
+        return f"{len(unfinished)} runs of the suite {suite} have not ended: {listed}"
     waiting = [each for each in unjudged(instance, project, suite) if each.since != since and each.awaits_gate]
     return f"the results of {waiting[-1].since} are about to be judged" if waiting else None
 

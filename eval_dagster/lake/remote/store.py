@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -138,6 +138,8 @@ class StoredObject:
     """Bytes."""
     modified: datetime
     """By the server's clock."""
+    tag: str | None = field(default=None, compare=False)
+    """The server's tag of the content (`ETag`); null if it has none."""
 
 
 class Store:
@@ -172,7 +174,7 @@ class Store:
         def call(inner: Any) -> dict[str, StoredObject]:
             chunks = self._obstore.list(inner, prefix=folder, chunk_size=1000)
             found = (each for chunk in chunks for each in chunk)
-            return {each["path"]: StoredObject(size=each["size"], modified=each["last_modified"]) for each in found}
+            return {each["path"]: StoredObject(size=each["size"], modified=each["last_modified"], tag=each["e_tag"]) for each in found}
 
         return self._patiently(call, f"list {folder}")
 

@@ -11,6 +11,7 @@ from scripted_nights import Nights
 import eval_dagster.pages.samples.page as page_module
 from eval_dagster.addresses import noted
 from eval_dagster.assets.materializations import materialization
+from eval_dagster.assets.names import Names
 from eval_dagster.errors import TrackingError
 from eval_dagster.pages.samples.places import page_path
 from eval_dagster.pipeline import Outcome, evaluate
@@ -90,7 +91,7 @@ def test_it_is_linked_in_dagster_and_in_mlflow(nights: Nights) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{project.home / 'mlflow.db'}")
     assert "samples.html" in {each.path for each in client.list_artifacts(run)}
     assert Path(client.download_artifacts(run, "samples.html")).read_bytes() == result.files["samples_page"].read_bytes()
-    metadata = materialization(result, {}, {}).metadata
+    metadata = materialization(result, Names(), {}).metadata
     assert metadata["samples_page"].value == str(page_path(project.home, EVAL, MODEL))
     assert metadata["samples_in_mlflow"].value == f"{result.links['mlflow_run']}/artifacts/samples.html"
 

@@ -116,6 +116,8 @@ def examined(folder: Path, *, expected: Iterable[str] = (), settled_s: float = S
         problem = layout_problem(folder) if state == "ready" else None
     except FileNotFoundError as error:
         return "waiting", f"{Path(str(error.filename)).name} was just removed"
+    except OSError as error:
+        return "waiting", f"{Path(str(error.filename or folder)).name} cannot be read: {error.strerror or error}"
     return (state, reason) if problem is None else ("refused", problem)
 
 

@@ -13,9 +13,17 @@ from eval_dagster.stores.whole_files import replaced
 from eval_dagster.versions.hashes import stable_hash
 
 
-def content_of(objects: Mapping[str, StoredObject]) -> str:
-    """A hash that differs if a file of a model differs: of names, sizes and times of upload. `objects` have names relative to the model."""
-    return stable_hash({name: [each.size, each.modified.isoformat()] for name, each in sorted(objects.items()) if _is_of_model(name)})
+def content_of(url: str, objects: Mapping[str, StoredObject]) -> str:
+    """A hash that differs if a file of a model differs: of its place, and of names, sizes, times of upload and tags of its objects.
+
+    Two models of one size can be uploaded within the second by which servers count, so that their places tell them apart.
+
+    Args:
+        url: The prefix of the objects.
+        objects: By their names relative to it.
+    """
+    files = {name: [each.size, each.modified.isoformat(), each.tag] for name, each in sorted(objects.items()) if _is_of_model(name)}
+    return stable_hash([url, files])
 
 
 def _is_of_model(name: str) -> bool:
@@ -80,7 +88,7 @@ class StoreCheckpoint(Checkpoint):
             raise ModelError(f"Model {self._name!r}: {self._url} cannot be listed: {error}.") from error
         if not any(map(_is_of_model, found)):
             raise NotEvaluatedError(f"the checkpoint was deleted (was at {self._url})")
-        if content_of(found) != self._content:
+        if content_of(self._url, found) != self._content:
             raise ModelError(f"Model {self._name!r}: the objects at {self._url} were replaced since the checkpoint was first seen.")
         return found
 
