@@ -60,7 +60,7 @@ ARROWS = {
     "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "
     "stores texts versions",
     "assets": "config dagster_internals errors freshness gate lake.catalog lake.files lake.records lake.tables models notifications "
-    "pages.report results pipeline progress project records stages stores texts users_code versions",
+    "pages.report remembered results pipeline progress project records stages stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "records",
@@ -87,7 +87,7 @@ ARROWS = {
     "statistics texts",
     "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.catalog lake.files "
     "lake.records lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
-    "peers.processes pipeline progress project prompts records results retention sandbox stages statistics stores "
+    "peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
     "task_files tasks texts users_code",
     "pages": "",
 }

@@ -31,6 +31,14 @@ CHECKPOINT_TAG = ".dagster/eval_checkpoint"
 """The model of a run that the sensor of new checkpoints has requested."""
 JUDGED_BY_TAG = ".dagster/eval_judged_by"
 """`command` if the command that started the run judges the suite."""
+EARLIER_TAGS = {
+    "eval_dagster/home": HOME_TAG,
+    "eval_dagster/machine": MACHINE_TAG,
+    "eval_dagster/planned_runs": PLANNED_TAG,
+    "eval_dagster/launch": LAUNCH_TAG,
+    "eval_dagster/judged_by": JUDGED_BY_TAG,
+}
+"""The tags of earlier releases, which Dagster's pages show, and the tags that stand for them now."""
 KUBERNETES_TAG = "dagster-k8s/config"
 """The tag in which `dagster-k8s` reads the container and the pod of a run."""
 RAY_TAG = "dagster-ray/config"

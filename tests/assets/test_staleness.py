@@ -446,11 +446,8 @@ def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_re
         assert instance.get_materialized_partitions(dg.AssetKey("task_metrics")) == {
             f"{name}|{model}" for name, model in [("sums", "a"), ("sums", "b"), ("sums", "c"), ("capitals", "a"), ("capitals", "b")]
         }
-    _edit(project.folder / "evals.yaml", 'c: {backend: scripted, default: " 8"}', 'd: {backend: scripted, default: " 8"}')
+    _edit(project.folder / "evals.yaml", 'c: {backend: scripted, default: " 8"}', 'b: {backend: scripted, default: " 8"}')
     _look(project)
-    _edit(project.folder / "evals.yaml", 'd: {backend: scripted, default: " 8"}', 'b: {backend: scripted, default: " 8"}')
-    _look(project)
-    assert _keys(project)["models"] == ["a", "b", "c"], "d never had a result"
     statuses, causes = _statuses(project)
     assert {statuses[asset, key] for asset, key in statuses if key == "capitals|b" and asset in STAGES} == {StaleStatus.FRESH}, causes
 

@@ -71,7 +71,9 @@ def _opened(folder: Path) -> Project:
 def _logged(instance: dg.DagsterInstance) -> list[dg.AssetCheckEvaluation]:
     """All evaluations, the newest first."""
     records = instance.event_log_storage.get_event_records(dg.EventRecordsFilter(dg.DagsterEventType.ASSET_CHECK_EVALUATION))
-    return [record.event_log_entry.dagster_event.asset_check_evaluation_data for record in records if record.event_log_entry.dagster_event]
+    events = [record.event_log_entry.dagster_event for record in records]
+    found = [event.asset_check_evaluation_data for event in events if event]
+    return [each for each in found if each.asset_key.path[-1] in CHECKS]  # a gate has a check of its own
 
 
 def _evaluated(project: Project) -> dict[tuple[str, str | None], tuple[bool, str]]:

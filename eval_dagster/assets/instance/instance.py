@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -12,9 +13,11 @@ from sqlalchemy.exc import DatabaseError
 
 from eval_dagster.assets.instance.instance_store import ensure_databases, heal_databases, kept_connections
 from eval_dagster.assets.instance.killed_runs import end_dead_runs
+from eval_dagster.assets.tags import EARLIER_TAGS
 from eval_dagster.errors import StoreError
 
 _DRIVER = "psycopg"
+_RECENT = timedelta(days=2)
 _RETRY = "Retrying failed database connection"
 _SETTINGS = """\
 # Written once; yours to change.
@@ -98,6 +101,7 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     folder = prepare_instance(home)
     try:
         with one_line_retries(), _get(folder) as instance, kept_connections(instance):
+            _tag_earlier_runs(instance, home)
             end_dead_runs(instance, home)
             yield instance
     except DatabaseError as error:
@@ -109,6 +113,15 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
         if reason := postgres_problem(error):
             raise StoreError(f"Dagster's storage in {folder / 'dagster.yaml'} cannot be used: {reason}") from error
         raise
+
+
+def _tag_earlier_runs(instance: dg.DagsterInstance, home: Path) -> None:
+    """Give the recent runs of an earlier release the tags by which this one finds them, such as a night that is not judged yet."""
+    recent = dg.RunsFilter(tags={next(iter(EARLIER_TAGS)): str(home)}, updated_after=datetime.now(UTC) - _RECENT)
+    for run in instance.get_runs(recent):
+        new = {tag: run.tags[earlier] for earlier, tag in EARLIER_TAGS.items() if earlier in run.tags and tag not in run.tags}
+        if new:
+            instance.add_run_tags(run.run_id, new)
 
 
 def _get(folder: Path) -> dg.DagsterInstance:
