@@ -332,23 +332,25 @@ def _in_folder(family: str, where: FolderCheckpoints, folder: Path, seen: Mappin
             continue
         row, model = seen.get(step), checkpoint_name(family, step)
         this = Checkpoint(family=family, model=model, step=step, place=place, state="ready", seen=row)
+        is_changed = row is not None and row.place == place and _changed_since(path, row)
         if step in taken:
             reason = f"another checkpoint of this step is at {taken[step]}; expected one of each step"
             found.append(replace(this, model="", state="refused", reason=reason, seen=None))
-        elif row is not None and row.place == place and not (changed := _changed_since(path, row)):
+        elif row is not None and row.place == place and not is_changed:
             if not (path / "config.json").is_file():
                 continue  # it is being deleted
             taken[step] = place
             expected = expected or small_files(path)
             found.append(this)
         else:
-            if row is not None and (row.place != place or changed):  # other weights of the same step
+            if row is not None:  # other weights of the same step
                 this = replace(this, seen=replace(row, place=place, evaluated_at=None), changed_at=_newest_time(path))
             state, reason = examined(path, expected=expected)
-            if state == "ready":
+            if state == "ready" or is_changed:
                 taken[step] = place
+            if state == "ready":
                 expected = expected or small_files(path)
-            if state == "ready" or row is None:
+            if state == "ready" or row is None or is_changed:
                 found.append(replace(this, state=state, reason=reason))
     gone = [row for step, row in seen.items() if step not in taken]
     return [*found, *(_deleted(row, folder) for row in gone)]

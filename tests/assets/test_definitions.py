@@ -11,15 +11,18 @@ import dagster as dg
 import pytest
 
 from eval_dagster.addresses import noted
-from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.definitions import build_definitions, evaluation_definitions
 from eval_dagster.assets.evaluation import chosen
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.names import Names
 from eval_dagster.assets.partitions import add_partitions
 from eval_dagster.assets.provenance import SOURCES
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
+from eval_dagster.assets.tags import PLANNED_TAG, suite_tags
+from eval_dagster.errors import ConfigError
 from eval_dagster.gate.results import read_acceptances
 from eval_dagster.models.scripted import ScriptedHandle
-from eval_dagster.project import Project
+from eval_dagster.project import Project, default_home
 
 STAGES = ["dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics"]
 CONFIG = """
@@ -323,3 +326,86 @@ def test_each_table_shows_its_columns_with_their_meanings(project: Project) -> N
             assert all(column.description for column in schema.columns), node.key
             [reference] = node.metadata["dagster/code_references"].code_references
             assert reference.file_path == str(project.config_path)
+
+
+def test_a_model_that_came_after_the_code_location_was_loaded_is_evaluated_in_the_next_night(project: Project) -> None:
+    """A broken file, too, ends no night: each of its runs says what is wrong."""
+    definitions = build_definitions(project)
+    schedule = definitions.resolve_schedule_def("suite_nightly_schedule")
+
+    def models(day: int) -> list[str]:
+        time = datetime(2026, 1, day, 2, 30, tzinfo=UTC)
+        context = dg.build_schedule_context(
+            instance=instance, scheduled_execution_time=time, repository_def=definitions.get_repository_def()
+        )
+        return [request.tags["eval_dagster/model"] for request in schedule.evaluate_tick(context).run_requests or []]
+
+    with dg.DagsterInstance.local_temp() as instance:
+        project.config_path.write_text("models: [")
+        assert models(1) == ["a", "b"]
+        text = textwrap.dedent(CONFIG).replace("models: [a, b]", "models: [a, b, c]")
+        project.config_path.write_text(text.replace("models:\n", 'models:\n  c: {backend: scripted, default: " 9"}\n', 1))
+        assert models(2) == ["c", "a", "b"]
+
+
+def test_a_scheduled_run_plans_no_check_that_it_does_not_evaluate(project: Project) -> None:
+    definitions = build_definitions(project)
+    job = definitions.resolve_job_def(Names().nightly_job("nightly"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        add_partitions(instance, project)
+        tags = {"eval_dagster/suite": "nightly"}
+        config = chosen(Names(), models=["a"], of_assets=True)
+        run = job.execute_in_process(instance=instance, run_config=config, tags=tags, partition_key="one|a")
+        assert run.success
+        kinds = [entry.dagster_event.event_type_value for entry in instance.all_logs(run.run_id) if entry.dagster_event]
+    assert "ASSET_CHECK_EVALUATION" in kinds
+    assert "ASSET_CHECK_EVALUATION_PLANNED" not in kinds
+    assert "STEP_SKIPPED" not in kinds
+
+
+def test_results_in_a_shared_lake_are_shown_with_their_checks(project: Project, tmp_path: Path) -> None:
+    with project.config_path.open("a") as file:
+        file.write(f"\nlake: file://{tmp_path}/store\n")
+    (tmp_path / "store").mkdir()
+    summary = run_evaluation(Project.open(config_path=project.config_path, home=project.home), ["one"], ["a"])
+    assert not summary.failures
+    with dg.DagsterInstance.get() as instance:
+        records = instance.event_log_storage.get_event_records(dg.EventRecordsFilter(dg.DagsterEventType.ASSET_CHECK_EVALUATION))
+        events = [record.event_log_entry.dagster_event for record in records if record.event_log_entry.dagster_event]
+    assert {event.asset_check_evaluation_data.check_name for event in events} >= {"sound_outputs", "all_outputs_sound"}
+
+
+def test_names_are_the_same_each_time_that_a_location_is_loaded(project: Project) -> None:
+    def first_key(**options: Any) -> str:
+        definitions = evaluation_definitions(project.config_path, home=project.home, **options)
+        return sorted(key.to_user_string() for key in definitions.resolve_asset_graph().get_all_asset_keys())[0]
+
+    assert first_key() == "dataset_definition"
+    assert [first_key(key_prefix="support") for _ in range(2)] == ["support/dataset_definition"] * 2
+    assert Project.open(config_path=project.config_path, home=project.home).config.dagster.key_prefix == ("support",)
+    assert [first_key() for _ in range(2)] == ["dataset_definition"] * 2
+    assert Project.open(config_path=project.config_path, home=project.home).config.dagster.key_prefix == ()
+    with pytest.raises(ConfigError, match="option owners of the definitions is"):
+        first_key(owners=["nobody"])
+
+
+def test_components_of_one_folder_name_have_homes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVAL_DAGSTER_HOME", raising=False)
+    (tmp_path / "pyproject.toml").touch()
+    folders = ["src/shop/defs/evals", "src/shop/defs/support/evals", "src/shop/defs/sales/evals"]
+    homes = [default_home(tmp_path / folder / "defs.yaml") for folder in folders]
+    assert [str(home.relative_to(tmp_path)) for home in homes] == [
+        ".eval_dagster/evals",
+        ".eval_dagster/support-evals",
+        ".eval_dagster/sales-evals",
+    ]
+
+
+def test_the_runs_of_an_earlier_release_are_found(project: Project) -> None:
+    tags = {"eval_dagster/home": str(project.home), "eval_dagster/suite": "nightly", "eval_dagster/planned_runs": "2"}
+    with open_instance(project.home) as instance:
+        run = instance.add_run(dg.DagsterRun(job_name="suite_nightly", tags=tags))
+    with open_instance(project.home) as instance:
+        found = instance.get_runs(dg.RunsFilter(tags=suite_tags(project.home, "nightly")))
+        assert [each.run_id for each in found] == [run.run_id]
+        assert found[0].tags[PLANNED_TAG] == "2"

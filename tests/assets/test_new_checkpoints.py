@@ -1,6 +1,7 @@
 """The sensor that evaluates the checkpoints of a training run as they grow."""
 
 import shutil
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -102,3 +103,25 @@ def test_a_run_that_was_killed_is_tried_again_and_no_other(folder: Path, tiny_mo
         assert _tick(project)[0] == [], "it is under way"
         instance.report_run_failed(run, reason)
     assert bool(_tick(project)[0]) == is_tried_again
+
+
+def test_other_weights_of_the_same_step_are_evaluated_too(folder: Path, tiny_model: Path) -> None:
+    project = opened(folder)
+    saved(tiny_model, folder / "runs" / "checkpoint-100")
+    requests, _ = _tick(project)
+    _evaluate(project, requests)
+    assert _tick(project)[0] == []
+    shutil.rmtree(folder / "runs" / "checkpoint-100")
+    shutil.copytree(tiny_model, folder / "runs" / "checkpoint-100", copy_function=shutil.copyfile)
+    weights = folder / "runs" / "checkpoint-100" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    requests, said = _tick(project)
+    assert requests == []
+    assert "a file changed" in said
+    time.sleep(3.5)
+    again, said = _tick(project)
+    assert _models(again) == ["run-step-0000100"], said
+    _evaluate(project, again)
+    assert _tick(project)[0] == []

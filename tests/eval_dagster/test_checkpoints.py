@@ -283,6 +283,8 @@ def test_a_checkpoint_with_other_weights_under_the_same_name_is_evaluated_anew(t
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.lm_head.weight.data += 1
     model.save_pretrained(folder)
+    assert not opened(tmp_path).config.models, "it may still be being written"
+    settle(folder)
     outcomes = evaluated(opened(tmp_path), ["sums"], list(project.config.models))
     assert [each.cached for each in outcomes if isinstance(each, StageResult) and each.stage == "model_outputs"] == [False]
     after = remembered(project.lake)["run-step-0000001"]
