@@ -26,6 +26,7 @@ from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.runs.suite_evaluations import unjudged, why_busy
 from eval_dagster.assets.tags import CHECKPOINT_TAG, PLANNED_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
+from eval_dagster.dagster_internals.definitions import PRIORITY_TAG
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.project import Project
 from eval_dagster.texts.figures import counted
@@ -216,7 +217,8 @@ def checkpoints_sensor(project: Project, jobs: Sequence[dg.JobDefinition]) -> dg
                         run_key=f"{project.home}|checkpoint|{suite}|{each.identity}|{len(runs)}",
                         job_name=names.suite_job(suite),
                         run_config=chosen(names, models=[each.model]),
-                        tags={**tags, **model_tags(opened.config, [each.model])},
+                        # Of those in the queue, the newest is the first.
+                        tags={**tags, **model_tags(opened.config, [each.model]), PRIORITY_TAG: str(each.step)},
                     )
                 )
         said = "; ".join(map(visible, waiting[:_MOST_SAID])) or "every complete checkpoint was evaluated or is about to be"

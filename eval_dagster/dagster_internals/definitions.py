@@ -13,7 +13,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
-from dagster._core.storage.tags import PARTITION_NAME_TAG, RUN_KEY_TAG
+from dagster._core.storage.tags import PARTITION_NAME_TAG, PRIORITY_TAG, RUN_KEY_TAG
 from dagster._utils.schedules import cron_string_iterator
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "DATA_VERSION_IS_USER_PROVIDED_TAG",
     "DATA_VERSION_TAG",
     "PARTITION_NAME_TAG",
+    "PRIORITY_TAG",
     "RUN_KEY_TAG",
     "AssetCheckEvaluationTargetMaterializationData",
     "AssetMaterializationPlannedData",
