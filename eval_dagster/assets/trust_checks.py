@@ -173,20 +173,22 @@ def _newest(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> A
 
 
 def _cell_metadata(project: Project, eval_name: str, model: str, findings: Sequence[Finding]) -> dict[str, RawMetadataValue]:
-    """Each check with what it found, the samples, and the pages of these if they can be reached."""
-    rows = [
-        {
-            "check": each.check.value,
-            "status": each.status.value,
-            "samples": None if each.n is None else f"{each.n} of {each.n_of}",
-            "seen": each.seen,
-            "effect": each.effect,
-            "advice": each.advice,
-            "sample_ids": ", ".join(each.sample_ids),
-        }
-        for each in findings
-    ]
-    samples = dict.fromkeys(sample for each in findings if each.status is Status.FOUND for sample in each.sample_ids)
-    pages = (project.addresses.sample(eval_name, model, sample) for sample in list(samples)[:_MOST_SAMPLES])
-    metadata: dict[str, RawMetadataValue] = {"findings": table_metadata(rows)} if rows else {}
-    return {**metadata, **{f"sample_{number}": dg.MetadataValue.url(page) for number, page in enumerate(filter(None, pages), 1)}}
+    """Each check with what it found, the signs first; samples, and their pages if they can be reached."""
+    order = [Status.FOUND, Status.NOTE, Status.CLEAN, Status.NOT_CHECKED]
+    # Text, since Dagster does not break the lines of a table on the narrow page of a partition.
+    metadata: dict[str, RawMetadataValue] = {
+        each.check.value: visible(_words(each)) for each in sorted(findings, key=lambda each: order.index(each.status))
+    }
+    samples = list(dict.fromkeys(sample for each in findings if each.status is Status.FOUND for sample in each.sample_ids))[:_MOST_SAMPLES]
+    for number, sample in enumerate(samples, 1):
+        page = project.addresses.sample(eval_name, model, sample)
+        metadata[f"sample_{number}"] = dg.MetadataValue.url(page) if page else sample
+    return metadata
+
+
+def _words(finding: Finding) -> str:
+    if finding.status in (Status.FOUND, Status.NOTE):
+        return f"{finding.status.value}: {'; '.join(filter(None, (finding.seen, finding.effect, finding.advice)))}"
+    if finding.status is Status.CLEAN:
+        return "clean" if finding.n_of is None else f"clean: {counted(finding.n_of, 'sample')} looked at"
+    return f"{finding.status.value}: {finding.seen}"

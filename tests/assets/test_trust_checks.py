@@ -146,4 +146,8 @@ def test_a_person_evaluates_a_check_again_and_the_policy_is_its_severity(project
         run = again.execute_in_process(instance=instance, tags={"dagster/partition": "sums|mute"})
         [event] = [each.asset_check_evaluation_data for each in run.all_events if each.event_type_value == "ASSET_CHECK_EVALUATION"]
         assert (event.passed, event.partition, event.severity.value) == (False, "sums|mute", policy.upper())
+        assert next(iter(event.metadata)) == "empty_answers", "the signs are first"
+        assert str(event.metadata["empty_answers"].value).startswith("found: ")
+        assert str(event.metadata["cut_off"].value) == "clean: 40 samples looked at"
+        assert len([name for name in event.metadata if name.startswith("sample_")]) == 5
         assert run.success, "what cannot be trusted is no failure of the run"
