@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from training_runs import CONFIG
-from ui_servers import RunningUi, running_ui, until
+from ui_servers import RunningUi, is_open, port_of, running_ui, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 RUNS = """
@@ -67,6 +67,7 @@ def test_each_checkpoint_is_evaluated_once_within_a_minute_whatever_happens_to_t
                 until(lambda step=KILLED[number]: step in complete, 600, ui.logs)  # type: ignore[misc]
                 down.append((datetime.now(UTC), datetime.now(UTC)))
                 ui.kill()
+                until(lambda ui=ui: not any(map(is_open, (port_of(ui.dagster), port_of(ui.mlflow)))), 60, ui.logs)  # type: ignore[misc]
                 number += 1
                 continue
             training.join()
