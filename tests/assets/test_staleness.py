@@ -452,7 +452,8 @@ def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_re
     assert {statuses[asset, key] for asset, key in statuses if key == "capitals|b" and asset in STAGES} == {StaleStatus.FRESH}, causes
 
 
-@few("prefix", ["support", "team/support"], kept=1)
+@pytest.mark.long  # tests/e2e/test_foreign_project.py runs with prefixes too
+@pytest.mark.parametrize("prefix", ["support", "team/support"])
 def test_the_same_with_a_key_prefix(project: Project, prefix: str) -> None:
     with project.config_path.open("a") as file:
         file.write(f"\ndagster: {{key_prefix: {prefix}}}\n")
