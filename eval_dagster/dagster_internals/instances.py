@@ -6,6 +6,7 @@ from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY
 from dagster._core.execution import compute_logs
 from dagster._core.execution.api import execute_run
 from dagster._core.instance.ref import InstanceRef
+from dagster._core.launcher import DefaultRunLauncher
 from dagster._core.remote_origin import CodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.remote_representation.code_location import CodeLocation
 from dagster._core.run_coordinator import QueuedRunCoordinator
@@ -27,6 +28,7 @@ __all__ = [
     "SQLITE_BUSY_TIMEOUT_SECONDS",
     "CodeLocation",
     "CodeLocationOrigin",
+    "DefaultRunLauncher",
     "InMemoryJob",
     "InMemoryRunStorage",
     "InstanceRef",

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from eval_dagster.assets.instance import killed_runs as liveness
-from eval_dagster.assets.instance.killed_runs import alive, at_work, end_dead_runs, place_of
+from eval_dagster.assets.instance.killed_runs import alive, at_work, end_dead_runs, end_unstarted_runs, place_of, was_killed
 from eval_dagster.assets.tags import home_tags
 from eval_dagster.gate.judgement import Attempts
 from eval_dagster.lake.files import Lake
@@ -167,3 +167,20 @@ def test_the_place_of_a_run_is_written_while_it_is_alive(tmp_path: Path) -> None
         assert record.place() == expected
         assert record.process == os.getpid()
     assert not file.exists()
+
+
+def test_a_run_that_was_about_to_start_when_the_interface_was_killed_does_not_hold_up_the_queue(tmp_path: Path) -> None:
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        ours = instance.add_run(dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTING, tags=home_tags(tmp_path)))
+        others = instance.add_run(dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTING, tags=home_tags(tmp_path / "another")))
+        busy = instance.add_run(dg.DagsterRun(job_name="job", status=dg.DagsterRunStatus.STARTING, tags=home_tags(tmp_path)))
+        with alive(tmp_path, busy.run_id):
+            end_unstarted_runs(instance, tmp_path)
+        found = {run.run_id: run for run in instance.get_runs()}
+        assert [found[run.run_id].status for run in (ours, others, busy)] == [
+            dg.DagsterRunStatus.FAILURE,
+            dg.DagsterRunStatus.STARTING,
+            dg.DagsterRunStatus.STARTING,
+        ]
+        assert was_killed(instance, found[ours.run_id])

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DatabaseError
 
 from eval_dagster.assets.instance.instance_store import events_file, is_shared, keep_aside, kept_connections
 from eval_dagster.assets.tags import MACHINE_TAG, home_tags
+from eval_dagster.dagster_internals.instances import DefaultRunLauncher
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts
 from eval_dagster.lake.tables.events import Attempt
@@ -122,6 +123,19 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
         _record_of(home, path.stem).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     return ended
+
+
+def end_unstarted_runs(instance: dg.DagsterInstance, home: Path) -> None:
+    """End the runs of a home whose process was about to start when the code server that starts them was killed.
+
+    They would hold up the queue for a quarter of an hour. Runs that a launcher starts on other machines are left alone.
+    """
+    if not isinstance(instance.run_launcher, DefaultRunLauncher):
+        return
+    folder = _folder(home)
+    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTING], tags=home_tags(home))):
+        if _is_ours(instance, run, folder) and not (folder / run.run_id).exists():
+            _report_killed(instance, run, None)
 
 
 def _death_in(home: Path, run_id: str) -> Death | None:

@@ -51,13 +51,14 @@ def serve(
     project = Project.open()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` asks for
         signal.signal(signal.SIGHUP, signal.default_int_handler)
-    with _only_one(project.home) as mark:
-        _serve(project, port, mlflow_port, mark)
+    with _only_one(project.home) as (mark, was_killed):
+        _serve(project, port, mlflow_port, mark, was_killed=was_killed)
 
 
-def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
-    """Run both servers, and write their addresses into a file."""
+def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO, *, was_killed: bool) -> None:
+    """Run both servers, and write their addresses into a file. `was_killed` tells whether the last command on the home was killed."""
     from eval_dagster.assets.instance.instance import open_instance, prepare_instance
+    from eval_dagster.assets.instance.killed_runs import end_unstarted_runs
     from eval_dagster.assets.partitions import add_partitions
     from eval_dagster.assets.workspace import code_location, workspace_file
 
@@ -82,6 +83,8 @@ def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
     with open_instance(project.home) as instance:
+        if was_killed:
+            end_unstarted_runs(instance, project.home)
         add_partitions(instance, project)  # so that the first page has them; the daemon adds those to come
     served = {"dagster": dagster_url} | ({} if project.tracker.is_server else {"mlflow": mlflow_url})
     mark.write(f"process {os.getpid()}, Dagster at {dagster_url}, MLflow at {mlflow_url}")
@@ -107,13 +110,16 @@ def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
 
 
 @contextmanager
-def _only_one(home: Path) -> Iterator[TextIO]:
-    """Keep a second command from starting a second daemon on a home, and yield a file that says where this one is.
+def _only_one(home: Path) -> Iterator[tuple[TextIO, bool]]:
+    """Keep a second command from starting a second daemon on a home.
+
+    Yields a file that says where this one is, and whether the last command was killed.
 
     The daemon of another program is named, as far as it can be known: it gave a sign of life after the last command had ended.
     """
     path = home / "locks" / "ui"
     path.parent.mkdir(parents=True, exist_ok=True)
+    was_killed = path.exists() and path.stat().st_size > 0
     last_end = 0.0 if not path.exists() else path.stat().st_mtime if path.stat().st_size == 0 else None
     with path.open("a+", encoding="utf-8") as mark:
         try:
@@ -130,7 +136,7 @@ def _only_one(home: Path) -> Iterator[TextIO]:
 
             if seen := daemon_since(home, last_end):
                 errors.print(f"warning: a daemon already runs on the Dagster instance ({seen}); this command starts another one")
-        yield mark
+        yield mark, was_killed
         mark.truncate(0)
 
 

@@ -59,7 +59,7 @@ def test_a_server_that_ends_by_itself_is_seen_with_its_status(tmp_path: Path) ->
 
 
 def test_a_second_one_names_the_first(tmp_path: Path) -> None:
-    with ui._only_one(tmp_path) as mark:
+    with ui._only_one(tmp_path) as (mark, _):
         mark.write("process 17, Dagster at http://127.0.0.1:3000")
         mark.flush()
         with pytest.raises(UsageError, match=r"already runs on .* \(process 17, Dagster at http://127.0.0.1:3000\); .* two daemons"):
