@@ -64,7 +64,7 @@ class Checkpoint:
     reason: str = ""
     """Why it is in this state; empty for one that is ready."""
     seen: CheckpointRow | None = None
-    """What the lake knows of it. Null if it was never seen complete, or is not recorded yet."""
+    """Its row in the lake. Null if it was never seen complete, or is not recorded yet."""
     is_kept: bool = True
     """Whether `keep` keeps it."""
     changed_at: datetime | None = None

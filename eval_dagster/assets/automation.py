@@ -100,8 +100,12 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
         waiting: list[str] = []
         end_dead_runs(context.instance, project.home)  # first, so that the gate knows what a dead process worked on
         for name in gates:
-            for evaluation in unjudged(context.instance, project, name):
-                if evaluation.is_over:
+            found = unjudged(context.instance, project, name)
+            are_checkpoints_at_work = any(each.is_of_checkpoint and not each.is_over for each in found)
+            for evaluation in found:
+                if evaluation.is_over and evaluation.is_of_checkpoint and are_checkpoints_at_work:
+                    waiting.append(f"{name} of {evaluation.since}: more checkpoints are evaluated")
+                elif evaluation.is_over:
                     tags = {**suite_tags(project.home, name), SINCE_TAG: evaluation.since}
                     key = f"{project.home}|{name}|{evaluation.since}"
                     requests.append(dg.RunRequest(run_key=key, job_name=names.gate_job(name), tags=tags, partition_key=name))

@@ -127,7 +127,7 @@ class EvalsComponent(dg.Component):
     untrusted: Literal["warn", "error"] | None = None
     """The severity of a check that finds that a result cannot be trusted."""
     automation: Literal["running", "stopped"] | None = None
-    """The status of schedules and sensors until somebody switches them."""
+    """Whether schedules and sensors run from the start."""
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:

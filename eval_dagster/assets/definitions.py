@@ -62,7 +62,7 @@ def evaluation_definitions(
         tags: Tags of all assets.
         kinds: Kinds of all assets, three at most.
         untrusted: The severity of a check that finds that a result cannot be trusted.
-        automation: The status of schedules and sensors until somebody switches them.
+        automation: Whether schedules and sensors run from the start.
 
     Raises:
         ConfigError: The file is missing or wrong, or an option.

@@ -12,7 +12,7 @@ from dagster import MetadataValue
 from eval_dagster.assets.names import Names
 from eval_dagster.assets.previews import metrics_of, preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance, shown_again, version_tags
-from eval_dagster.assets.trust_checks import ASSETS, evaluations, summaries
+from eval_dagster.assets.trust_checks import ASSETS, evaluations, is_summary_planned, summaries
 from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
@@ -26,7 +26,7 @@ from eval_dagster.texts.figures import counted
 from eval_dagster.texts.visible_text import visible
 
 StepEvent: TypeAlias = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
-"""What a step logs."""
+"""The events that a step logs."""
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """The name of the number of rows in each stage's counts."""
 CURRENT = "current_partitions"
@@ -122,13 +122,18 @@ def report(
                 if again := shown_again(context.instance, asset, key):
                     yield again
                     made[stage].append(key)  # Dagster shows no evaluation of an earlier materialization
-    yield from _checked(context, project, made)
+    yield from _checked(context, project, made, is_failed=bool(failures))
     if failures:
         raise _failed_step(failures, done)
 
 
-def _checked(context: dg.OpExecutionContext, project: Project, made: Mapping[str, Sequence[str]]) -> Iterator[dg.AssetCheckEvaluation]:
-    """The evaluations of the checks of what a step made, and the summaries if there are any. Results stand without them."""
+def _checked(
+    context: dg.OpExecutionContext, project: Project, made: Mapping[str, Sequence[str]], *, is_failed: bool
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """The evaluations of the checks of what a step made, and the summaries if there are any. Results stand without them.
+
+    Dagster runs no check of an asset whose step failed, and would show the summaries as failed too, which are of all results.
+    """
     by_partition: dict[str, list[About]] = defaultdict(list)
     for group, asset in ASSETS.items():
         for key in made.get(asset, ()):
@@ -137,7 +142,8 @@ def _checked(context: dg.OpExecutionContext, project: Project, made: Mapping[str
         for key, groups in by_partition.items():
             yield from evaluations(context.instance, project, key, groups)
         if project.lake.mirror is None:  # of a shared lake, the refresh of the leaderboard has them
-            yield from summaries(project, [group for group, asset in ASSETS.items() if made.get(asset)])
+            groups = [each for each in ASSETS if made.get(ASSETS[each]) or (is_failed and is_summary_planned(context, project, each))]
+            yield from summaries(project, groups)
     except (EvalDagsterError, OSError) as error:
         context.log.warning(visible(f"it is not known whether the results can be trusted: {error}"))
 

@@ -111,6 +111,13 @@ def evaluations(
         )
 
 
+def is_summary_planned(context: dg.OpExecutionContext, project: Project, group: About) -> bool:
+    """Whether Dagster has planned the summary of a group in the run of a step."""
+    check = dg.AssetCheckKey(Names.of(project).key(ASSETS[group]), summary_name(group))
+    newest = context.instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
+    return bool(newest) and newest[0].run_id == context.run_id
+
+
 def summaries(project: Project, groups: Sequence[About]) -> Iterator[dg.AssetCheckEvaluation]:
     """The evaluations of the summaries, from the published catalog."""
     for group in groups:

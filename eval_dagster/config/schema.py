@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Union
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import CroniterBadDateError, croniter
-from jinja2 import Environment, TemplateSyntaxError
+from jinja2 import TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
 from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel, WeightsSection
@@ -64,7 +65,7 @@ class VariantConfig(Section):
     def _template_can_be_read(cls, value: str | None) -> str | None:
         if value is not None:
             try:
-                Environment().parse(value)  # noqa: S701 - of a prompt, not of a page
+                ImmutableSandboxedEnvironment().parse(value)
             except TemplateSyntaxError as error:
                 raise ValueError(f"which Jinja cannot read ({error.message}); expected a template such as '{{{{ text }}}}'") from None
         return value
@@ -300,7 +301,7 @@ class DagsterConfig(Section):
     untrusted: Literal["warn", "error"] = "warn"
     """The severity of a check that finds that a result cannot be trusted."""
     automation: Literal["running", "stopped"] = "running"
-    """The status of schedules and sensors until somebody switches them in Dagster."""
+    """Whether schedules and sensors run from the start. A switch in Dagster's pages overrides it."""
 
 
 class Config(Section):

@@ -16,14 +16,14 @@ _SHOWN = 0.01
 
 
 class About(StrEnum):
-    """What a check looks at."""
+    """The subject of a check."""
 
     PROMPTS = "prompts"
     """Rows and prompts."""
     OUTPUTS = "outputs"
     """Answers: cut off, empty, refusals, loops, shortened prompts, errors."""
     SCORES = "scores"
-    """What the metrics made of the answers."""
+    """The metrics' reading of the answers."""
 
 
 class Trust(StrEnum):
@@ -74,7 +74,7 @@ def cell_findings(lake: Lake, eval_name: str, model: str) -> dict[About, GroupFi
 
 
 def about(check: str) -> About:
-    """What a check looks at, by its name."""
+    """The subject of a check, by its name."""
     if check in PROMPT_CHECKS:
         return About.PROMPTS
     return About.OUTPUTS if check in OUTPUT_CHECKS else About.SCORES

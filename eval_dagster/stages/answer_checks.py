@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import scipy  # whose parts load when first used
 
@@ -30,7 +30,7 @@ _CHANCE = 1e-3
 """The most probable chance by which a check may find something."""
 _LEAST_SAMPLES = 8
 _WIDEST = 0.2
-"""Width of a 95 % interval from which on a score cannot be told from one by guessing."""
+"""A 95 % interval of this width or more does not tell a score from guessing."""
 _AT_CEILING = 0.98
 """Part of the range of the values that is its end."""
 
@@ -122,37 +122,14 @@ def _cut_off(look: _Look) -> Finding | None:
     )
 
 
-def _empty(look: _Look) -> Finding | None:
-    return _of_texts(
-        look,
-        Check.EMPTY_ANSWERS,
-        lambda each: each.empty,
-        seen="the answer is empty",
-        effect="they count as wrong, whatever the model knows",
-        advice="look at the end of the prompt and at the stop sequences, one of which may come first; with a chat model, at its template",
-    )
+_WRONG = "they count as wrong, whatever the model knows"
 
 
-def _refusals(look: _Look) -> Finding | None:
-    return _of_texts(
-        look,
-        Check.REFUSALS,
-        lambda each: each.refused,
-        seen="the model refuses to answer",
-        effect="they count as wrong, whatever the model knows",
-        advice="read some; if refusing is what the benchmark asks for, nothing is wrong",
-    )
-
-
-def _repeated(look: _Look) -> Finding | None:
-    return _of_texts(
-        look,
-        Check.REPEATED_TEXT,
-        lambda each: each.repeated,
-        seen="the text ends in a loop of the same words",
-        effect="the text has no answer at its end, and takes all tokens",
-        advice="look at the prompt format and the chat template; for a base model, add a stop sequence",
-    )
+def _of(
+    fault: Literal["empty", "refused", "repeated"], check: Check, *, seen: str, effect: str, advice: str
+) -> Callable[[_Look], Finding | None]:
+    """The check of a fault of single texts."""
+    return lambda look: _of_texts(look, check, lambda each: getattr(each, fault), seen=seen, effect=effect, advice=advice)
 
 
 def _shortened(look: _Look) -> Finding | None:
@@ -197,7 +174,7 @@ def _no_answer(look: _Look) -> Finding | None:
         Check.NO_ANSWER_FOUND,
         lambda each: each.unparsed.get(shown),
         seen=f"{shown} finds no answer in a text that is neither empty nor cut off",
-        effect="they count as wrong, whatever the model knows",
+        effect=_WRONG,
         advice="read some: the prompt may not ask for the form of the answer, or the metric may not know the form",
     )
 
@@ -310,9 +287,27 @@ def _at_ceiling(look: _Look) -> Finding | None:
 
 _CHECKS: Mapping[Check, Callable[[_Look], Finding | None]] = {
     Check.CUT_OFF: _cut_off,
-    Check.EMPTY_ANSWERS: _empty,
-    Check.REFUSALS: _refusals,
-    Check.REPEATED_TEXT: _repeated,
+    Check.EMPTY_ANSWERS: _of(
+        "empty",
+        Check.EMPTY_ANSWERS,
+        seen="the answer is empty",
+        effect=_WRONG,
+        advice="look at the end of the prompt and at the stop sequences, one of which may come first; with a chat model, at its template",
+    ),
+    Check.REFUSALS: _of(
+        "refused",
+        Check.REFUSALS,
+        seen="the model refuses to answer",
+        effect=_WRONG,
+        advice="read some; if refusing is what the benchmark asks for, nothing is wrong",
+    ),
+    Check.REPEATED_TEXT: _of(
+        "repeated",
+        Check.REPEATED_TEXT,
+        seen="the text ends in a loop of the same words",
+        effect="the text has no answer at its end, and takes all tokens",
+        advice="look at the prompt format and the chat template; for a base model, add a stop sequence",
+    ),
     Check.SHORTENED_PROMPTS: _shortened,
     Check.ERRORS: _errors,
     Check.NO_ANSWER_FOUND: _no_answer,

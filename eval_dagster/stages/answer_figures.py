@@ -1,4 +1,4 @@
-"""What can be seen of stored answers without a model: which are cut off, empty, refusals; and the columns of `metrics` about them."""
+"""Reads stored answers: which are cut off, empty or refusals. Computes the columns of `metrics` about them. It asks no model."""
 
 import json
 import math

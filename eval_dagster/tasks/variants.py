@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.records import Row
@@ -20,7 +21,7 @@ DEFAULT = "default"
 """The variant that is the task's own prompt."""
 _SEPARATOR = "~"
 """Stands between the id of a question and the name of its variant."""
-_TEMPLATES = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - of prompts, not of pages
+_TEMPLATES = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
 
 def variant_id(sample_id: str, variant: str) -> str:

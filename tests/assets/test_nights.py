@@ -19,7 +19,7 @@ from eval_dagster.assets.names import Names
 from eval_dagster.assets.runs import suite_evaluations
 from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.runs.suite_evaluations import find_evaluation
-from eval_dagster.assets.tags import HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
+from eval_dagster.assets.tags import CHECKPOINT_TAG, HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 
@@ -328,3 +328,27 @@ def test_a_suite_without_a_cron_is_judged_too_and_a_project_without_suites_has_n
         "failed_nights",
     }
     assert {job.name for job in definitions.jobs or []} >= {"suite_s", "gate_s"}
+
+
+def test_checkpoints_that_come_one_after_the_other_have_one_gate(nights: Nights) -> None:
+    """Each is an evaluation of its own. A gate of each would miss the results of those under way, and be red for it."""
+
+    def evaluate(name: str) -> dg.DagsterRun:
+        job = nights.definitions.resolve_job_def("suite_nightly")
+        return nights.start(dg.RunRequest(tags={**job.run_tags, CHECKPOINT_TAG: name}, run_config=chosen(Names(), models=["a"])))
+
+    runs = [evaluate(name) for name in ("run-step-1", "run-step-2", "run-step-3")]
+    nights.end(runs[0])
+    nights.end(runs[2])
+    assert "more checkpoints are evaluated" in str(nights.sense())
+    nights.end(runs[1])
+    requests = nights.sense()
+    assert len(requests) == 1
+    assert isinstance(requests[0], dg.RunRequest)
+    gate = nights.start(requests[0], job="gate_nightly")
+    assert "every evaluation that is over was judged" in str(nights.sense())
+    nights.end(gate)
+    late = evaluate("run-step-4")
+    assert not isinstance(nights.sense(), list), "it is at work"
+    nights.end(late)
+    assert len(nights.sense()) == 1, "of the new one alone"

@@ -151,3 +151,22 @@ def test_a_person_evaluates_a_check_again_and_the_policy_is_its_severity(project
         assert str(event.metadata["cut_off"].value) == "clean: 40 samples looked at"
         assert len([name for name in event.metadata if name.startswith("sample_")]) == 5
         assert run.success, "what cannot be trusted is no failure of the run"
+
+
+def test_a_failed_run_of_some_partitions_leaves_the_summary_of_all(project: Project) -> None:
+    """Dagster runs the checks of an asset after it, in the same run, and none after a failure."""
+    _run(project)
+    before = _evaluated(project)["model_outputs", None]
+    (project.folder / "answers.py").write_text("raise OSError('the file is broken')")
+    definitions = build_definitions(_opened(project.folder))
+    keys = [dg.AssetKey(asset) for asset in ("rendered_prompts", "model_outputs", "sample_scores", "task_metrics")]
+    checks = dg.AssetSelection.checks_for_assets(*keys)
+    job: Any = dg.define_asset_job("materialize", selection=dg.AssetSelection.assets(*keys) | checks)
+    merged = dg.Definitions.merge(definitions, dg.Definitions(jobs=[job]))
+    with open_instance(project.home) as instance:
+        resolved = merged.resolve_job_def("materialize")
+        run = resolved.execute_in_process(instance=instance, partition_key="sums|good", raise_on_error=False)
+        assert not run.success
+        record = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(keys[1], "all_outputs_sound"), limit=1)[0]
+    assert record.status.value == "FAILED", "as before, and not EXECUTION_FAILED"
+    assert _evaluated(project)["model_outputs", None] == before

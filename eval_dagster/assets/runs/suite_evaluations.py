@@ -38,6 +38,8 @@ class SuiteEvaluation:
     """Number of runs that it requests."""
     is_whole: bool
     """Whether it evaluates all of the suite."""
+    is_of_checkpoint: bool
+    """Whether it evaluates a new checkpoint of a training run."""
     is_judged_by_command: bool
     """Whether the command that started it also judges it."""
     records: Sequence[dg.RunRecord]
@@ -66,8 +68,12 @@ class SuiteEvaluation:
         return self.is_whole and self.is_over and (self.gate is not None or not self.is_judged_by_command)
 
     def covers(self, earlier: "SuiteEvaluation") -> bool:
-        """Whether its gate also judges an earlier evaluation: it does if that one is over when the gate starts."""
-        if not (self.covers_earlier_ones and earlier.began < self.began and earlier.is_over):
+        """Whether its gate also judges an earlier evaluation: it does if that one is over when the gate starts.
+
+        So checkpoints that come one after the other have one gate, and not one each that misses the results of the others.
+        """
+        is_batch = self.is_of_checkpoint and earlier.is_of_checkpoint
+        if not ((self.covers_earlier_ones or is_batch) and self.is_over and earlier.began < self.began and earlier.is_over):
             return False
         return self.gate is None or earlier._ended_at < self.gate.create_timestamp.timestamp()
 
@@ -88,7 +94,8 @@ def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list
     filters = dg.RunsFilter(tags=suite_tags(project.home, suite))
 
     def covered_before(found: Sequence[SuiteEvaluation]) -> datetime | None:
-        latest = next((evaluation for evaluation in found if evaluation.covers_earlier_ones), None)
+        judged = (each for each in found if each.covers_earlier_ones or (each.is_of_checkpoint and each.gate is not None))
+        latest = next(judged, None)
         return min(latest.began, _oldest_open(instance, filters, latest)) if latest else None
 
     open_ones: list[SuiteEvaluation] = []
@@ -99,7 +106,7 @@ def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list
             continue
         if awaits:
             open_ones.append(evaluation)
-        if evaluation.covers_earlier_ones:
+        if evaluation.covers_earlier_ones or evaluation.is_of_checkpoint:
             covering.append(evaluation)
     return open_ones[::-1]
 
@@ -212,6 +219,7 @@ def _evaluation(name: str, records: Sequence[dg.RunRecord], gate: dg.RunRecord |
         began=min(parsed(name) or created, created),
         planned=int(planned) if planned is not None else 1,
         is_whole=planned is not None or is_whole(first),
+        is_of_checkpoint=CHECKPOINT_TAG in first.tags,
         is_judged_by_command=JUDGED_BY_TAG in tags and tags[SINCE_TAG] == name,
         records=records,
         gate=gate,

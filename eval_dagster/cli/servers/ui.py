@@ -56,7 +56,7 @@ def serve(
 
 
 def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO, *, was_killed: bool) -> None:
-    """Run both servers, and write their addresses into a file. `was_killed` tells whether the last command on the home was killed."""
+    """Run both servers, and write their addresses into the file `mark`. After a kill of the last command, its unstarted runs are ended."""
     from eval_dagster.assets.instance.instance import open_instance, prepare_instance
     from eval_dagster.assets.instance.killed_runs import end_unstarted_runs
     from eval_dagster.assets.partitions import add_partitions

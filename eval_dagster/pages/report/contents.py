@@ -97,7 +97,7 @@ class Contents:
     accepted: Sequence[Acceptance]
     """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
-    """Of a checkpoint, only if it was evaluated several times."""
+    """Null for a checkpoint that was evaluated once."""
     curves: Sequence[Curve] = ()
     """The learning curves of the suite's training runs."""
     flips: Sequence[Flips]

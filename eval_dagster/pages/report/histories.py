@@ -155,7 +155,7 @@ class Curve:
 
     @property
     def words(self) -> str:
-        """Where the score left its band, and how large its noise is."""
+        """The step at which the score left its band, and the size of its noise."""
         last = self.points[-1]
         rose = self.left_band_at if self.left_band_at != self.fell_at else None
         noisy = f"noise {number(self.noise)} (relative, last {self.n_noise} steps)" if self.noise is not None else "noise not known yet"
