@@ -34,8 +34,18 @@ _INLINE = """\
     # It answers from this table, so that the first run downloads nothing. Real models: backend transformers, vllm or openai.
     scripted:
       backend: scripted
-      answers: {Argentina: " Buenos Aires", Chile: " Santiago", Ecuador: " Quito", Peru: " Lima"}
-      default: " I do not know"
+      answers:
+        capital of Argentina: " Buenos Aires"
+        capital of Brazil: " Caracas"        # wrong
+        capital of Chile: " Santiago"
+        capital of Colombia: " Bogotá"
+        capital of Ecuador: " Quito"
+        capital of Guyana: " Georgetown"
+        capital of Paraguay: " Lima"         # wrong
+        capital of Peru: " Lima"
+        capital of Suriname: " Paramaribo"
+        capital of Uruguay: " Montevideo"
+        capital of Venezuela: " Caracas"
   evals:
     capitals: {task: capitals, subjects: [south_america], num_fewshot: 0}
   suites:

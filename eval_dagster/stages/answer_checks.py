@@ -175,7 +175,8 @@ def _no_answer(look: _Look) -> Finding | None:
         lambda each: each.unparsed.get(shown),
         seen=f"{shown} finds no answer in a text that is neither empty nor cut off",
         effect=_WRONG,
-        advice="read some: the prompt may not ask for the form of the answer, or the metric may not know the form",
+        advice="read some: the prompt may not ask for the form of the answer, or the metric may not know the form; if the model says that "
+        "it does not know, nothing is wrong",
     )
 
 

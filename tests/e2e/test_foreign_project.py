@@ -2,13 +2,21 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+from playwright.sync_api import Page, expect
+from ui_servers import free_ports, is_open, until
 
 pytestmark = pytest.mark.e2e
 BIN = Path(sys.executable).parent
@@ -26,7 +34,6 @@ OWN = '''
             rows = results.execute("select model, value from leaderboard where rank = 1").fetchall()
         return dg.MaterializeResult(metadata={"best": rows[0][0]})
 '''
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +48,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project
 
 
-def _run(folder: Path, *command: str, fails: bool = False) -> str:
+def _environment(folder: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("EVAL_DAGSTER", "DAGSTER"))}
     environment |= {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder / "src"), "VIRTUAL_ENV": str(BIN.parent)}
-    environment |= {"COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return {**environment, "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+def _run(folder: Path, *command: str, fails: bool = False) -> str:
+    done = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode != 0) == fails, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -69,7 +79,7 @@ def test_two_components_and_own_assets_are_checked_listed_and_launched(project: 
 @pytest.mark.parametrize(
     ("wrong", "instead", "by_yaml", "by_definitions"),
     [
-        ("num_fewshot: 0", "num_fewshots: 0", "defs.yaml:14", "defs.yaml:14: evals.capitals.num_fewshots: found an unknown key"),
+        ("num_fewshot: 0", "num_fewshots: 0", "defs.yaml:24", "defs.yaml:24: evals.capitals.num_fewshots: found an unknown key"),
         ("backend: scripted", "backend: scriptd", "'scriptd' is not one of", "did you mean 'scripted'?"),
         ("evals: [capitals]", "evals: [capital]", None, "did you mean 'capitals'?"),
         ("key_prefix: team/support", "key_prefix: 'a b'", None, "defs.yaml:5: dagster.key_prefix: found 'a b'"),
@@ -86,3 +96,77 @@ def test_a_mistake_is_told_with_its_line(project: Path, wrong: str, instead: str
         assert by_definitions in _run(project, "dg", "check", "defs", "--no-check-yaml", fails=True)
     finally:
         file.write_text(right)
+
+
+PARTITIONS = """
+    query Partitions($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { partitionKeys } } }
+"""
+
+
+NEWEST = """
+    query Newest($key: AssetKeyInput!) {
+      assetOrError(assetKey: $key) {
+        ... on Asset { assetMaterializations(limit: 1) { metadataEntries { label ... on TextMetadataEntry { text } } } }
+      }
+    }
+"""
+
+
+@contextmanager
+def _dg_dev(project: Path, output: Path) -> Iterator[str]:
+    """The address of `dg dev`, with its daemon."""
+    [port] = free_ports(1)
+    home = output.parent / "dagster"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
+    command = ["dg", "dev", "--host", "127.0.0.1", "--port", str(port)]
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            command, cwd=project, env=_environment(project) | {"DAGSTER_HOME": str(home)}, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        until(lambda: is_open(port), 120, output.read_text)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        process.send_signal(signal.SIGINT)
+        psutil.wait_procs(started, timeout=30)
+        for each in started:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.wait(30)
+
+
+def _asked(url: str, query: str, *key: str) -> Any:
+    body = json.dumps({"query": query, "variables": {"key": {"path": key}}}).encode()
+    request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)["data"]
+
+
+def _partitions(url: str, *key: str) -> list[str]:
+    return list(_asked(url, PARTITIONS, *key)["assetNodeOrError"].get("partitionKeys") or [])
+
+
+def _newest(url: str, *key: str) -> dict[str, str]:
+    """The texts in the metadata of the newest materialization of an asset; empty if there is none."""
+    found = _asked(url, NEWEST, *key)["assetOrError"].get("assetMaterializations") or [{"metadataEntries": []}]
+    return {entry["label"]: entry.get("text", "") for entry in found[0]["metadataEntries"]}
+
+
+@pytest.mark.long
+def test_both_components_are_used_in_the_browser_and_an_asset_of_the_project_follows(project: Path, tmp_path: Path, page: Page) -> None:
+    output = tmp_path / "dev.out"
+    with _dg_dev(project, output) as url:
+        for prefix in (["evals"], ["team", "support"]):
+            until(lambda prefix=prefix: _partitions(url, *prefix, "task_metrics") == ["capitals|scripted"], 120, output.read_text)  # type: ignore[misc]
+            page.goto(f"{url}/locations/shop/jobs/{'_'.join(prefix)}_suite_nightly/playground")
+            page.get_by_role("button", name=re.compile("Launch Run", re.IGNORECASE)).click()
+            expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=180_000)
+            page.goto(f"{url}/assets/{'/'.join(prefix)}/task_metrics")
+            expect(page.get_by_text("At 02:00 AM UTC").first).to_be_visible()
+            expect(page.get_by_text("capitals|scripted").first).to_be_visible()
+        until(lambda: _newest(url, "evals", "leaderboard"), 120, output.read_text)  # it follows the metrics by itself
+        page.goto(f"{url}/assets/best_model")
+        page.get_by_role("button", name=re.compile(r"Materialize$")).click()
+        until(lambda: _newest(url, "best_model") == {"best": "scripted"}, 180, output.read_text)
