@@ -36,15 +36,16 @@ def removed_partitions(instance: dg.DagsterInstance, project: Project) -> list[s
 
 
 def removed_failures(project: Project, partitions: Sequence[tuple[str, str]], stage: str) -> list[StageFailure]:
-    """A failure for each chosen partition of which evals.yaml no longer has the eval or the model."""
+    """A failure for each chosen partition of which evals.yaml has no eval or model, removed there or added by hand in Dagster alone."""
     models = {*project.config.models, *project.known_checkpoints}
     return [
         StageFailure(
             stage=stage,
             eval_name=eval_name,
             model=model,
-            message=f"{project.config_path.name} no longer has the {'eval' if eval_name not in project.config.evals else 'model'} "
-            f"{eval_name if eval_name not in project.config.evals else model}; its earlier results are kept",
+            message=f"{project.config_path.name} has no {'eval' if eval_name not in project.config.evals else 'model'} "
+            f"{eval_name if eval_name not in project.config.evals else model}: add it there, and its partition comes by itself; "
+            "earlier results are kept",
         )
         for eval_name, model in partitions
         if eval_name not in project.config.evals or model not in models

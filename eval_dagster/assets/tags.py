@@ -17,7 +17,7 @@ MACHINE_TAG = ".dagster/eval_machine"
 """The machine on which a run computes, and the folder of its locks."""
 SUITE_TAG = "eval_dagster/suite"
 """The suite that a run belongs to."""
-SINCE_TAG = "eval_dagster/since"
+SINCE_TAG = ".dagster/eval_since"
 """When the run's evaluation of a suite began, in ISO 8601. All runs of an evaluation and its gate have the same value."""
 PLANNED_TAG = ".dagster/eval_planned_runs"
 """Number of runs that a tick of the suite's schedule requests. The gate waits for all of them."""
@@ -36,6 +36,7 @@ EARLIER_TAGS = {
     "eval_dagster/machine": MACHINE_TAG,
     "eval_dagster/planned_runs": PLANNED_TAG,
     "eval_dagster/launch": LAUNCH_TAG,
+    "eval_dagster/since": SINCE_TAG,
     "eval_dagster/judged_by": JUDGED_BY_TAG,
 }
 """The tags of earlier releases, which Dagster's pages show, and the tags that stand for them now."""

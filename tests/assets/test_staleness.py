@@ -442,7 +442,7 @@ def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_re
         assert job.execute_in_process(instance=instance, asset_selection=stages, partition_key="sums|c").success
         refused = job.execute_in_process(instance=instance, asset_selection=stages, partition_key="sums|b", raise_on_error=False)
         [failure] = [event.step_failure_data for event in refused.all_events if event.is_step_failure]
-        assert "evals.yaml no longer has the model b; its earlier results are kept" in failure.user_failure_data.description
+        assert "evals.yaml has no model b: add it there" in failure.user_failure_data.description
         assert instance.get_materialized_partitions(dg.AssetKey("task_metrics")) == {
             f"{name}|{model}" for name, model in [("sums", "a"), ("sums", "b"), ("sums", "c"), ("capitals", "a"), ("capitals", "b")]
         }

@@ -37,7 +37,7 @@ CHECKS = """
       }
     }
 """
-SINCE = "eval_dagster/since"
+SINCE = ".dagster/eval_since"
 NIGHT_S = 240
 """The most seconds that a night may take."""
 BETWEEN_S = 3600.0

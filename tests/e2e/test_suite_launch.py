@@ -132,7 +132,7 @@ def test_two_launches_and_one_that_fails_are_judged_once_each(ui: RunningUi, che
         expect(page.get_by_text("suite_nightly").first).to_be_visible()
         gates = until(partial(_ended, ui, before, "gate_nightly", count), RUN_S, lambda: f"{_runs(ui)}\n{ui.logs()}")
     launched = _ended(ui, before, "suite_nightly", 2)
-    assert len({_tags(gate)["eval_dagster/since"] for gate in gates}) == 2
+    assert len({_tags(gate)[".dagster/eval_since"] for gate in gates}) == 2
     assert launched is not None
     assert [run["status"] for run in launched] == ["FAILURE", "FAILURE"]
     with duckdb.connect(str(ui.home / "evals.duckdb"), read_only=True) as catalog:
