@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from eval_dagster import pipeline
+from eval_dagster.assets.asset_datasets import read_assets
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import Planned, StepEvent, report
 from eval_dagster.assets.names import LEADERBOARD, Names
@@ -95,6 +96,7 @@ def snapshot_assets(project: Project) -> dg.AssetsDefinition:
     )
     def dataset_snapshot(context: dg.AssetExecutionContext) -> Iterator[StepEvent]:
         opened, step = file.open(context.instance), context.op_execution_context
+        read_assets(step, opened, [name for name in context.partition_keys if name in opened.config.evals])
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
             yield from report(step, outcomes, context.partition_keys, project=opened)
@@ -158,6 +160,7 @@ def _evaluate(
     removed = removed_failures(project, list(partitions), next(stage for stage in STAGE_ASSETS if stage in stages))
     gone = {(each.eval_name, each.model) for each in removed}
     known = [each for each in partitions if each not in gone]
+    read_assets(context, project, list(dict.fromkeys(name for name, _ in known)))
     made = pipeline.evaluate(project, known, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context)) if known else ()
     outcomes = chain(removed, made)
     with at_work(context, project.home), library_log(context.log):

@@ -27,7 +27,7 @@ from eval_dagster.cli.run_summary import (
     request_counts,
     work_done,
 )
-from eval_dagster.cli.status import print_states
+from eval_dagster.cli.status import look_at_assets, print_states
 from eval_dagster.cli.tables import require_writable
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.gate.judgement import require_sensible_gate
@@ -105,6 +105,7 @@ def run(
             if file.is_file() and not file.is_symlink():
                 file.unlink()  # the result of an earlier run must not stand for this one, however this one ends
     chosen_evals, chosen_models = chosen()
+    look_at_assets(project, chosen_evals)
     project.lake.begin()
     if suite is not None:
         require_sensible_gate(project, suite)
@@ -183,6 +184,7 @@ def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], li
     No published result changes: no table of the lake, no record of Dagster or MLflow, no judgement and no report. The answers go to the
     project's cache. `whole` is the command that evaluates the same without a limit.
     """
+    look_at_assets(project, evals)
     project.lake.begin()
     warn_of_problems(project, evals, models, models, is_judged=False)
     trial = project.trial(limit)
