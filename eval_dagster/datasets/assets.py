@@ -5,6 +5,7 @@ that commands without that IO manager read the same rows.
 """
 
 import json
+import logging
 import shutil
 import tempfile
 import time
@@ -24,6 +25,7 @@ from eval_dagster.stores.whole_files import replaced
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.versions.hashes import file_hash, file_stamp, stable_hash
 
+log = logging.getLogger(__name__)
 _SCHEME = "asset:"
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 """The kinds of files that are read as a table."""
@@ -186,7 +188,8 @@ class AssetStore:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError) as error:
-            raise DataError(f"{file} is damaged ({error}); delete it, and materialize dataset_snapshot in Dagster again") from error
+            log.warning(f"{file} is damaged ({error}), and counts as missing; a run in Dagster makes it again")
+            return None
 
 
 @dataclass(frozen=True)

@@ -157,11 +157,8 @@ def _materialize(folder: Path, *assets: str, partition: str | None = None, fails
             tags={"dagster/partition": partition} if partition else None,
             run_config={"execution": {"config": {"in_process": {}}}, "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         )
-        failures = "\n".join(
-            str(event.event_specific_data.error.cause or event.event_specific_data.error.message)
-            for event in result.all_events
-            if event.is_step_failure
-        )
+        errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
+        failures = "\n".join(str(error.cause or error.message) for error in errors if error is not None)
         assert result.success != fails, failures
         return failures
 
@@ -194,6 +191,13 @@ def _unsynced(folder: Path) -> set[str]:
     return {name for (name, _), status in found.items() if status is StaleStatus.STALE}
 
 
+def _ticked(folder: Path, cursor: str | None) -> Any:
+    """A tick of the sensor that observes the sources."""
+    repository = ReconstructableRepository.for_file(str(folder / "defs.py"), "defs", str(folder)).get_definition()
+    with open_instance(folder / ".eval_dagster") as instance:
+        return repository.get_sensor_def("evals_definitions").evaluate_tick(dg.build_sensor_context(instance=instance, cursor=cursor))
+
+
 def _answers(folder: Path, name: str) -> list[str]:
     project = Project.open(config_path=folder / "evals.yaml")
     rows = read_rows(project.lake, "select row from samples where eval = ? order by row_index", [name])
@@ -214,8 +218,12 @@ def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path) 
 def test_a_new_materialization_makes_its_own_eval_stale_and_a_command_says_what_to_do(folder: Path) -> None:
     _materialize(folder, "support/tickets", "exported", "versioned")
     _evaluate(folder, "tickets", "exported", "versioned", "own")
+    looked = _ticked(folder, None)
+    assert "nothing changed" in str(looked.skip_message)
+    assert _ticked(folder, looked.cursor).skip_message == "no file changed since the last look"
     _write_rows(folder, "7", "9")
     _materialize(folder, "support/tickets")
+    assert "changed: dataset_snapshot tickets: data; rendered_prompts tickets|a: " in str(_ticked(folder, looked.cursor).skip_message)
     assert _unsynced(folder) == {"tickets"}
     done = run_command("run")
     assert done.returncode == 1
@@ -263,6 +271,11 @@ def _files(folder: Path) -> list[str]:
 def test_the_snapshot_names_the_asset_and_its_version(folder: Path) -> None:
     _materialize(folder, "versioned")
     _materialize(folder, "evals/dataset_snapshot", partition="versioned")
+    with open_instance(folder / ".eval_dagster") as instance:
+        event = instance.get_latest_materialization_event(dg.AssetKey(["evals", "dataset_snapshot"]))
+    assert event is not None
+    assert event.asset_materialization is not None
+    assert event.asset_materialization.metadata["rows_of_versioned"] == dg.MetadataValue.asset(dg.AssetKey("versioned"))
     project = Project.open(config_path=folder / "evals.yaml")
     [row] = read_rows(project.lake, "select distinct dataset_path, dataset_revision from samples where eval = 'versioned'")
     assert row == {"dataset_path": "asset:versioned", "dataset_revision": "1"}

@@ -71,7 +71,7 @@ def test_the_example_of_the_page_works_as_it_is_written(folder: Path, monkeypatc
     (folder / "evals").mkdir()
     (folder / "evals.yaml").rename(folder / "evals" / "evals.yaml")
     monkeypatch.chdir(folder)
-    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)[-1]
     names: dict[str, Any] = {"__name__": "example"}
     exec(example, names)
     definitions: dg.Definitions = names["defs"]
@@ -111,7 +111,7 @@ def test_nothing_is_promoted_that_got_worse(folder: Path, monkeypatch: pytest.Mo
     evals.write_text(evals.read_text().replace("limit: 2", "limit: 60").replace('" 7"', '"7", function: "answers.py:right"'))
     (folder / "evals" / "answers.py").write_text(RIGHT)
     monkeypatch.chdir(folder)
-    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)[-1]
     names: dict[str, Any] = {"__name__": "example"}
     exec(example, names)
     with dg.DagsterInstance.ephemeral() as instance:
