@@ -1,4 +1,4 @@
-"""Evals whose rows are those of an asset of the user's project: asks Dagster for its newest materialization, and reads its value.
+"""Evals with the rows of an asset of the user's project: asks Dagster for its newest materialization, and reads its value.
 
 The asset graph has an edge from the asset to `dataset_definition` and none to `dataset_snapshot`: Dagster has no partition mapping from an
 asset without partitions, and would call the evals of all other datasets unsynced. `dataset_definition` is observed by eval.
@@ -163,8 +163,8 @@ def tables_of(value: object) -> dict[str, pa.Table]:
     """A value as tables by split, or by an empty text if it is one table.
 
     Raises:
-        DataError: It is no table. Tables are those of pandas, pyarrow and polars, `datasets.Dataset`, and lists of dicts; and a dict of
-            tables by split.
+        DataError: It is no table. Tables are made by pandas, pyarrow, polars and `datasets`, or are lists of dicts; a dict may have them by
+            split.
     """
     if isinstance(value, dict) and value and all(isinstance(split, str) for split in value):
         wrong = next((split for split in value if not split or split != Path(split).name), None)

@@ -102,7 +102,7 @@ _ASSET_KEYS = "the key of an asset such as support/tickets, or one for each spli
 
 
 class EvalDataset(Section):
-    """The rows of an eval, instead of those of its task's `DATASET_PATH`."""
+    """The rows of an eval, instead of its task's `DATASET_PATH`."""
 
     asset: Annotated[
         str | dict[str, str],

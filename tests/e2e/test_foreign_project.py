@@ -130,6 +130,7 @@ TASK = '''
 '''
 
 
+@pytest.mark.long
 def test_the_rows_of_an_eval_are_those_of_an_asset_of_the_project(project: Path, tmp_path: Path) -> None:
     file = project / "src/shop/defs/evals/defs.yaml"
     right = file.read_text()
