@@ -314,6 +314,20 @@ def test_a_value_that_is_no_table_is_an_error(folder: Path, asset: str) -> None:
     assert WRONG[asset] in _materialize(folder, "evals/dataset_snapshot", partition="tickets", fails=True)
 
 
+def test_an_asset_of_another_place_is_read_from_its_files_alone(folder: Path) -> None:
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("asset: support/tickets", "asset: far/away"))
+    (folder / "away.csv").write_text("question,answer\n3 + 4 =,seven\n")
+    metadata = [{}, {"path": "away.csv"}, {"dagster/uri": (folder / "away.csv").as_uri()}, {"path": "gone.csv"}]
+    said = []
+    for each in metadata:
+        with open_instance(folder / ".eval_dagster") as instance:
+            instance.report_runless_asset_event(dg.AssetMaterialization(["far", "away"], metadata=each))
+        said.append(_materialize(folder, "evals/dataset_snapshot", partition="tickets", fails=each in (metadata[0], metadata[-1])))
+    assert "no code location but its own has its IO manager, and its materialization names no file" in said[0]
+    assert _answers(folder, "tickets") == ["seven"]
+    assert f"names {folder / 'gone.csv'}; materialize it again" in said[-1]
+
+
 def test_a_run_that_makes_the_asset_too_is_refused(folder: Path) -> None:
     _materialize(folder, "support/tickets")
     said = _materialize(folder, "support/tickets", "evals/dataset_snapshot", partition="tickets", fails=True)
