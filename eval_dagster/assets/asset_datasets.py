@@ -43,20 +43,33 @@ def newest_ids(instance: dg.DagsterInstance, keys: Sequence[str]) -> list[int]:
     return sorted(record.asset_entry.last_materialization_storage_id or 0 for record in records)
 
 
-def look_at_assets(instance: dg.DagsterInstance, project: Project, evals: Sequence[str]) -> None:
-    """Tell the project's reader the newest materializations of the assets that have the rows of evals. Reads no rows, writes nothing."""
+def look_at_assets(instance: dg.DagsterInstance, project: Project, evals: Sequence[str]) -> list[str]:
+    """Tell the project's reader the newest materializations of the assets that have the rows of evals. Reads no rows, writes nothing.
+
+    Returns:
+        The keys of assets that the instance does not know.
+    """
+    unknown = []
     for key in project.asset_keys(evals):
         found = _newest(instance, project, key)
         if found is not None:
             project.reader.assets.tell(found)
+        else:
+            unknown.append(key)
+    return unknown
 
 
-def look_from_command(project: Project, evals: Sequence[str]) -> None:
-    """Look at the assets that have the rows of evals, in the instance of `DAGSTER_HOME` or of the home, if it is there."""
-    folder = Path(os.environ.get("DAGSTER_HOME") or project.home / "dagster")
+def look_from_command(project: Project, evals: Sequence[str]) -> dict[str, Materialized]:
+    """Look at the assets that have the rows of evals, in the instance of `DAGSTER_HOME` or of the home, if it is there.
+
+    Returns:
+        What the home has heard of assets that the instance does not know, by key. It may be old.
+    """
+    folder, unknown = Path(os.environ.get("DAGSTER_HOME") or project.home / "dagster"), project.asset_keys(evals)
     if folder.is_dir() and any(folder.iterdir()):
         with open_instance(project.home) as instance:
-            look_at_assets(instance, project, evals)
+            unknown = look_at_assets(instance, project, evals)
+    return {key: found for key in unknown if (found := project.reader.assets.newest(key)) is not None}
 
 
 def read_assets(context: dg.OpExecutionContext, project: Project, evals: Sequence[str]) -> None:

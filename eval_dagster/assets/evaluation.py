@@ -96,9 +96,9 @@ def snapshot_assets(project: Project) -> dg.AssetsDefinition:
     )
     def dataset_snapshot(context: dg.AssetExecutionContext) -> Iterator[StepEvent]:
         opened, step = file.open(context.instance), context.op_execution_context
-        read_assets(step, opened, [name for name in context.partition_keys if name in opened.config.evals])
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
+            read_assets(step, opened, [name for name in context.partition_keys if name in opened.config.evals])
             yield from report(step, outcomes, context.partition_keys, project=opened)
 
     return dataset_snapshot
@@ -160,10 +160,10 @@ def _evaluate(
     removed = removed_failures(project, list(partitions), next(stage for stage in STAGE_ASSETS if stage in stages))
     gone = {(each.eval_name, each.model) for each in removed}
     known = [each for each in partitions if each not in gone]
-    read_assets(context, project, list(dict.fromkeys(name for name, _ in known)))
     made = pipeline.evaluate(project, known, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context)) if known else ()
     outcomes = chain(removed, made)
     with at_work(context, project.home), library_log(context.log):
+        read_assets(context, project, list(dict.fromkeys(name for name, _ in known)))
         keys = [partition_key(*each) for each in partitions]
         yield from report(context, outcomes, keys, project=project, planned=planned)
 

@@ -45,11 +45,18 @@ def show_states(
 
 
 def look_at_assets(project: Project, evals: Sequence[str]) -> None:
-    """Ask Dagster for the newest materializations of the assets that have the rows of evals, if there are any."""
+    """Ask Dagster for the newest materializations of the assets that have the rows of evals, and print which it does not know."""
     if project.asset_keys(evals):
         from eval_dagster.assets.asset_datasets import look_from_command  # imported lazily: Dagster takes a second
 
-        look_from_command(project, evals)
+        for key, found in look_from_command(project, evals).items():
+            say(
+                errors,
+                "not known",
+                f"the Dagster instance that this command asks does not know the asset {key}; the rows are those materialized {found}, the "
+                "newest that the home has heard of; set DAGSTER_HOME to that of your project",
+                style="yellow",
+            )
 
 
 def print_states(

@@ -204,7 +204,7 @@ def _answers(folder: Path, name: str) -> list[str]:
     return [json.loads(row["row"])["answer"] for row in rows]
 
 
-def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path) -> None:
+def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _materialize(folder, "support/tickets", "exported", "versioned")
     _evaluate(folder, "tickets", "exported", "versioned", "own")
     assert _answers(folder, "tickets") == _answers(folder, "exported") == _answers(folder, "versioned") == ["7", "8"]
@@ -213,6 +213,10 @@ def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path) 
     done = run_command("run")
     assert done.returncode == 0, done.stderr
     assert "Nothing to recompute: all 20 tables were current" in done.stdout
+    monkeypatch.delenv("DAGSTER_HOME")
+    asked = run_command("status", "--eval", "tickets")
+    assert asked.returncode == 0
+    assert "this command asks does not know the asset support/tickets; the rows are those materialized 2" in asked.stderr
 
 
 def test_a_new_materialization_makes_its_own_eval_stale_and_a_command_says_what_to_do(folder: Path) -> None:
