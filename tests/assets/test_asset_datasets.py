@@ -15,10 +15,11 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.loader import LoadingContextForTest
 
-from eval_dagster.assets.asset_datasets import tables_of
+from eval_dagster.assets.asset_datasets import look_at_assets, tables_of
 from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.observing import look
 from eval_dagster.assets.partitions import add_partitions
+from eval_dagster.datasets.assets import Materialized
 from eval_dagster.errors import ConfigError, DataError
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
@@ -241,6 +242,25 @@ def test_a_new_materialization_makes_its_own_eval_stale_and_a_command_says_what_
     assert _unsynced(folder) == set()
 
 
+def test_equal_versions_mean_equal_rows_only_if_the_user_gave_them(folder: Path) -> None:
+    config = textwrap.dedent(CONFIG).replace("asset: support/tickets", "asset: of_one_code")
+    (folder / "evals.yaml").write_text(config)
+    found: list[dict[str, Materialized | None]] = []
+    for _ in range(2):
+        _materialize(folder, "of_one_code", "versioned")
+        project = Project.open(config_path=folder / "evals.yaml")
+        with open_instance(project.home) as instance:
+            assert look_at_assets(instance, project, ["tickets", "exported", "versioned"]) == ["exported"]
+        found.append({key: project.reader.assets.newest(key) for key in ("of_one_code", "versioned")})
+    for key, is_same in (("of_one_code", False), ("versioned", True)):
+        first, second = (each[key] for each in found)
+        assert first is not None
+        assert second is not None
+        assert first.version == second.version
+        assert (first.value_id == second.value_id) == is_same
+
+
+@pytest.mark.long
 def test_equal_rows_recompute_nothing_and_equal_versions_are_trusted_only_if_the_user_gave_them(folder: Path) -> None:
     with (folder / "evals.yaml").open("a") as file:
         file.write("  one_code: {task: 'sums.py:Sums', dataset: {asset: of_one_code}}\n")
