@@ -29,6 +29,10 @@ class DatasetNotFoundError(UsageError):
     """A task's dataset is neither in the mirror nor on the Hub, or the Hub cannot be reached."""
 
 
+class UnreadAssetError(DatasetNotFoundError):
+    """Only the IO manager of an asset has its rows, and no step in Dagster has read them yet."""
+
+
 class FarError(EvalDagsterError):
     """Code that must only look would have to fetch something, ask another machine, or prepare a model."""
 

@@ -12,7 +12,14 @@ from functools import cached_property
 from typing import Literal
 
 from eval_dagster.datasets.reader import LookingReader, without_network
-from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError, ModelUnreachableError, NotEvaluatedError
+from eval_dagster.errors import (
+    EvalDagsterError,
+    FarError,
+    LakeUnreachableError,
+    ModelUnreachableError,
+    NotEvaluatedError,
+    UnreadAssetError,
+)
 from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import attempts_of_model
 from eval_dagster.lake.tables.columns import PromptRow
@@ -168,8 +175,8 @@ class _Rows:
             version = self.version
         except LakeUnreachableError:
             raise
-        except FarError:
-            return found  # a difference of the rows shows when they are read
+        except FarError as error:  # a difference of the rows shows when they are read
+            return replace(found, detail=str(error)) if isinstance(error.__cause__, UnreadAssetError) else found
         except Exception as error:
             return Cell(stage="dataset_snapshot", state="broken", detail=_stop(error).reason)
         if plan.current is not None and version == plan.current.info.version:

@@ -16,6 +16,7 @@ from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
 from eval_dagster.config.models import ModelConfig, WeightsSection
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, wrong_lake_url, wrong_uri
+from eval_dagster.datasets.assets import AssetStore, asset_path
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
@@ -153,7 +154,12 @@ class Project:
             training_runs=runs,
             known_checkpoints={each.model: each for each in checkpoints if each.model and each.state in ("ready", "left out", "deleted")},
             lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
-            reader=DatasetReader(None if mirror is None else (path.parent / mirror).resolve(), path.parent, beside_tasks=not path.exists()),
+            reader=DatasetReader(
+                None if mirror is None else (path.parent / mirror).resolve(),
+                path.parent,
+                beside_tasks=not path.exists(),
+                assets=AssetStore(home / "assets"),
+            ),
             tracker=_tracker(config, home, locks),
             locks=locks,
         )
@@ -233,8 +239,20 @@ class Project:
 
     def task(self, eval_name: str) -> TaskClass:
         """The task class of an eval. Raises TaskDefinitionError if it is unknown or incomplete."""
-        task, revision = self.named_task(self.eval(eval_name).task), self.eval(eval_name).dataset_revision
-        return pinned(task, revision) if revision else task
+        settings = self.eval(eval_name)
+        task, revision = self.named_task(settings.task), settings.dataset_revision
+        if settings.dataset is not None:
+            path = asset_path(settings.dataset.keys)
+            name = f"{path} {settings.task}"
+            if name not in self._loaded_tasks:
+                self._loaded_tasks[name] = with_dataset(task, DATASET_PATH=path, DATASET_REVISION=None)
+            return self._loaded_tasks[name]
+        return with_dataset(task, DATASET_REVISION=revision) if revision else task
+
+    def asset_keys(self, evals: Sequence[str]) -> list[str]:
+        """The keys of the assets that have the rows of evals."""
+        found = (self.eval(name).dataset for name in evals)
+        return list(dict.fromkeys(key for dataset in found if dataset is not None for key in dataset.keys.values()))
 
     def named_task(self, name: str) -> TaskClass:
         """The task of a registered name, or of `path/to/file.py:Class`. Raises TaskDefinitionError like `task`."""
@@ -407,10 +425,10 @@ def default_home(config_path: Path) -> Path:
     return Path(given) if given else config_path.parent / ".eval_dagster"
 
 
-def pinned(task: TaskClass, revision: str) -> TaskClass:
-    """The task with its dataset at another commit."""
+def with_dataset(task: TaskClass, **attributes: str | None) -> TaskClass:
+    """The task with other attributes of its dataset, such as its commit. Its code is the same, and has the same version."""
     names = {name: getattr(task, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(task.__name__, (task,), {**names, "DATASET_REVISION": revision})
+    return type(task.__name__, (task,), {**names, **attributes})
 
 
 def in_order(names: Sequence[str], known: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from eval_dagster.assets.asset_datasets import newest_ids
 from eval_dagster.assets.evaluation import STAGE_ASSETS, chosen
 from eval_dagster.assets.instance.killed_runs import end_dead_runs, was_killed
 from eval_dagster.assets.names import LEADERBOARD, Names
@@ -119,7 +120,7 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
 
 def definitions_sensor(project: Project) -> dg.SensorDefinition:
     """Add the partitions of new entries of evals.yaml, and observe the sources of the stages; requests no run."""
-    file = ProjectFile.of(project)
+    file, assets = ProjectFile.of(project), project.asset_keys(list(project.config.evals))
 
     @dg.sensor(
         name=Names.of(project).named("definitions"),
@@ -129,15 +130,15 @@ def definitions_sensor(project: Project) -> dg.SensorDefinition:
         "partitions of new evals and models.",
     )
     def definitions(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return _look(context, file)
+        return _look(context, file, newest_ids(context.instance, assets))
 
     return definitions
 
 
-def _look(context: dg.SensorEvaluationContext, project: ProjectFile) -> dg.SensorResult:
-    """Look at some partitions in a process of its own."""
+def _look(context: dg.SensorEvaluationContext, project: ProjectFile, rows: Sequence[int]) -> dg.SensorResult:
+    """Look at some partitions in a process of its own. `rows` are the newest materializations of assets with the rows of evals."""
     known = _Looked(**json.loads(context.cursor)) if context.cursor else _Looked()
-    if known.has_partitions and time.time() < known.rest_until and known.stamp == _stamp(known.files):
+    if known.has_partitions and time.time() < known.rest_until and known.stamp == _stamp(known.files, rows):
         return dg.SensorResult(skip_reason="no file changed since the last look", cursor=context.cursor)
     asked = Asked(
         instance=dg.serialize_value(context.instance.get_ref()),
@@ -147,7 +148,7 @@ def _look(context: dg.SensorEvaluationContext, project: ProjectFile) -> dg.Senso
         seconds=_LOOK_S,
     )
     began = time.time()
-    stamp = _stamp(known.files)
+    stamp = _stamp(known.files, rows)
     try:
         process = subprocess.run(
             [sys.executable, "-m", "eval_dagster.assets.observing"],
@@ -176,7 +177,7 @@ def _look(context: dg.SensorEvaluationContext, project: ProjectFile) -> dg.Senso
         files=found.files,
         has_partitions=True,
         # A file that changed within the look is looked at again.
-        stamp=stamp if known.files == found.files else _stamp(found.files, before=began),
+        stamp=stamp if known.files == found.files else _stamp(found.files, rows, before=began),
     )
     n_changed = len(found.changed)
     said = "; ".join(map(visible, found.changed[:_MOST_SAID])) + ("; …" if n_changed > _MOST_SAID else "")
@@ -247,9 +248,9 @@ class _Looked:
     """Whether a look has added the partitions, which earlier releases did not."""
 
 
-def _stamp(files: Sequence[str], *, before: float = math.inf) -> str:
-    """The sizes and times of files. Empty if one was changed after `before`."""
-    facts: list[object] = []
+def _stamp(files: Sequence[str], rows: Sequence[int], *, before: float = math.inf) -> str:
+    """Hash of the sizes and times of files, and of the newest materializations of assets. Empty if a file was changed after `before`."""
+    facts: list[object] = list(rows)
     for name in files:
         with suppress(OSError):
             stat = Path(name).stat()

@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from eval_dagster import pipeline
+from eval_dagster.assets.asset_datasets import read_assets
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import Planned, StepEvent, report
 from eval_dagster.assets.names import LEADERBOARD, Names
@@ -97,6 +98,7 @@ def snapshot_assets(project: Project) -> dg.AssetsDefinition:
         opened, step = file.open(context.instance), context.op_execution_context
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
+            read_assets(step, opened, [name for name in context.partition_keys if name in opened.config.evals])
             yield from report(step, outcomes, context.partition_keys, project=opened)
 
     return dataset_snapshot
@@ -161,6 +163,7 @@ def _evaluate(
     made = pipeline.evaluate(project, known, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context)) if known else ()
     outcomes = chain(removed, made)
     with at_work(context, project.home), library_log(context.log):
+        read_assets(context, project, list(dict.fromkeys(name for name, _ in known)))
         keys = [partition_key(*each) for each in partitions]
         yield from report(context, outcomes, keys, project=project, planned=planned)
 

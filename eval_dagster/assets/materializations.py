@@ -9,11 +9,13 @@ from typing import TypeAlias
 import dagster as dg
 from dagster import MetadataValue
 
+from eval_dagster.assets.asset_datasets import asset_key
 from eval_dagster.assets.names import Names
 from eval_dagster.assets.previews import metrics_of, preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance, shown_again, version_tags
 from eval_dagster.assets.trust_checks import ASSETS, evaluations, is_summary_planned, summaries
 from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
+from eval_dagster.datasets.assets import keys_in
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow
 from eval_dagster.pages.report.histories import headline_markdown
@@ -235,6 +237,7 @@ def materialization(
         "version": info.version,
         "upstream_versions": MetadataValue.json(dict(info.inputs)),
         **{f"upstream_{name}": MetadataValue.asset(names.key(name)) for name in upstream},
+        **{f"rows_of_{key}": MetadataValue.asset(asset_key(key)) for key in _row_assets(info.inputs.get("dataset", ""))},
         "file": MetadataValue.path(str(result.file.path)),
         "made_by_run": info.run_id,
     }
@@ -247,6 +250,11 @@ def materialization(
         metadata=metadata,
         tags={**version_tags(info.version), **provenance},
     )
+
+
+def _row_assets(dataset: str) -> list[str]:
+    """The keys of the assets that have the rows of a dataset."""
+    return list(dict.fromkeys(keys_in(dataset.partition("@")[0]).values()))
 
 
 def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, float | str]]:

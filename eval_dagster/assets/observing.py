@@ -14,6 +14,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from eval_dagster.assets.asset_datasets import look_at_assets
 from eval_dagster.assets.instance.instance_store import kept_connections
 from eval_dagster.assets.materializations import materialization
 from eval_dagster.assets.names import REGRESSIONS, Names
@@ -86,6 +87,7 @@ def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval
     """
     end = time.monotonic() + seconds
     add_partitions(instance, project)
+    look_at_assets(instance, project, list(project.config.evals))
     evals, models = list(project.config.evals), list(project.config.models)
     is_busy = bool(instance.get_run_records(dg.RunsFilter(statuses=_AT_WORK, tags=home_tags(project.home)), limit=1))
     changed: list[str] = []

@@ -12,6 +12,7 @@ from types import ModuleType
 
 import dagster as dg
 
+from eval_dagster.assets.asset_datasets import definition_deps
 from eval_dagster.assets.names import REGRESSIONS, Names
 from eval_dagster.dagster_internals.definitions import (
     CODE_VERSION_TAG,
@@ -88,6 +89,7 @@ def source_specs(project: Project) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             names.key(source),
+            deps=definition_deps(project) if stage == "dataset_snapshot" else [],
             group_name="definitions",
             kinds={"yaml"},
             description=f"{_MADE_OF[stage]} An observation for each change; `{stage}` is unsynced where this is newer.",

@@ -27,7 +27,7 @@ from eval_dagster.cli.run_summary import (
     request_counts,
     work_done,
 )
-from eval_dagster.cli.status import print_states
+from eval_dagster.cli.status import look_at_assets, print_states
 from eval_dagster.cli.tables import require_writable
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.gate.judgement import require_sensible_gate
@@ -105,11 +105,11 @@ def run(
             if file.is_file() and not file.is_symlink():
                 file.unlink()  # the result of an earlier run must not stand for this one, however this one ends
     chosen_evals, chosen_models = chosen()
+    look_at_assets(project, chosen_evals)
     project.lake.begin()
     if suite is not None:
         require_sensible_gate(project, suite)
-    # Models of launched runs may be within reach of other machines alone; each run checks its own.
-    warn_of_problems(project, chosen_evals, chosen_models, [] if launch else chosen_models, is_judged=suite is not None)
+    warn_of_problems(project, chosen_evals, chosen_models, is_judged=suite is not None, is_launched=launch)
     # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
     from eval_dagster.assets.runs.in_process_runs import run_evaluation
     from eval_dagster.cli import gate as gating
@@ -144,15 +144,17 @@ def run(
         raise typer.Exit(NOT_EVALUATED)
 
 
-def warn_of_problems(project: Project, evals: Sequence[str], models: Sequence[str], checked: Sequence[str], *, is_judged: bool) -> None:
+def warn_of_problems(project: Project, evals: Sequence[str], models: Sequence[str], *, is_judged: bool, is_launched: bool = False) -> None:
     """Print why evals and models cannot be evaluated. The run evaluates the rest, and reports these as failures.
 
-    `checked` are the models to look at. Where `is_judged`, a gate judges that nothing could be evaluated.
+    Where `is_judged`, a gate judges that nothing could be evaluated. Where `is_launched`, models and the IO managers of assets with rows
+    may be within reach of other machines alone; each run checks its own.
 
     Raises:
         UsageError: Nothing can be evaluated, and no gate judges that.
     """
-    problems = project.problems(evals, checked)
+    looked_at = [name for name in evals if not (is_launched and project.asset_keys([name]))]
+    problems = project.problems(looked_at, [] if is_launched else models)
     is_nothing_left = all(("eval", name) in problems for name in evals) or all(("model", name) in problems for name in models)
     if problems and is_nothing_left and not is_judged:
         raise UsageError("\n".join(problems.values()))
@@ -183,8 +185,9 @@ def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], li
     No published result changes: no table of the lake, no record of Dagster or MLflow, no judgement and no report. The answers go to the
     project's cache. `whole` is the command that evaluates the same without a limit.
     """
+    look_at_assets(project, evals)
     project.lake.begin()
-    warn_of_problems(project, evals, models, models, is_judged=False)
+    warn_of_problems(project, evals, models, is_judged=False)
     trial = project.trial(limit)
     out.print(f"Trial of at most {limit} samples a subject: no published result changes, and no suite is judged.", style="bold")
     started, run_id = time.monotonic(), uuid.uuid4().hex

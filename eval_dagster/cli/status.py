@@ -44,6 +44,21 @@ def show_states(
     print_states(project, *project.select(suite=suite, evals=evals, models=models), everything=everything, output=output)
 
 
+def look_at_assets(project: Project, evals: Sequence[str]) -> None:
+    """Ask Dagster for the newest materializations of the assets that have the rows of evals, and print which it does not know."""
+    if project.asset_keys(evals):
+        from eval_dagster.assets.asset_datasets import look_from_command  # imported lazily: Dagster takes a second
+
+        for key, found in look_from_command(project, evals).items():
+            say(
+                errors,
+                "not known",
+                f"the Dagster instance that this command asks does not know the asset {key}; the rows are those materialized {found}, the "
+                "newest that the home has heard of; set DAGSTER_HOME to that of your project",
+                style="yellow",
+            )
+
+
 def print_states(
     project: Project,
     evals: Sequence[str],
@@ -66,6 +81,7 @@ def print_states(
     Raises:
         typer.Exit: Something would be made (exit status 4), or is broken or cannot be told (1).
     """
+    look_at_assets(project, evals)
     states = list(partition_states(project, evals, models, fetches=fetches))
     if output is Format.TABLE:
         _print_states(states, everything=everything)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval_dagster.cli.console import out
+from eval_dagster.datasets.assets import keys_in
 from eval_dagster.errors import ConfigError, TaskDefinitionError, UsageError
 from eval_dagster.project import Project, default_config_path
 from eval_dagster.task_files.registries import opened_registry
@@ -99,6 +100,8 @@ def dataset_of(task: TaskClass) -> str:
         return "own rows"
     if Path(task.DATASET_PATH).is_absolute() or task.DATASET_PATH.startswith("."):
         return f"folder {task.DATASET_PATH}"
+    if keys_in(task.DATASET_PATH):
+        return task.DATASET_PATH
     return f"{task.DATASET_PATH}@{task.DATASET_REVISION[:_COMMIT]}" if task.DATASET_REVISION else f"{task.DATASET_PATH}, no commit"
 
 

@@ -2,13 +2,23 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Self, Union
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import CroniterBadDateError, croniter
 from jinja2 import TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel, WeightsSection
 from eval_dagster.config.values import (
@@ -80,6 +90,34 @@ def _variants(value: dict[str, VariantConfig]) -> dict[str, VariantConfig]:
     return value
 
 
+def _asset_keys(value: object) -> object:
+    keys = value.values() if isinstance(value, dict) else [value]
+    is_right = all(isinstance(key, str) and all(map(NAME.fullmatch, key.split("/"))) for key in keys)
+    if value and is_right and (not isinstance(value, dict) or all(isinstance(name, str) and NAME.fullmatch(name) for name in value)):
+        return value
+    raise ValueError(f"expected {_ASSET_KEYS}")
+
+
+_ASSET_KEYS = "the key of an asset such as support/tickets, or one for each split: {test: support/tickets, train: support/examples}"
+
+
+class EvalDataset(Section):
+    """The rows of an eval, instead of its task's `DATASET_PATH`."""
+
+    asset: Annotated[
+        str | dict[str, str],
+        PlainValidator(_asset_keys),
+        WithJsonSchema({"pattern": "", "description": _ASSET_KEYS}),
+    ]
+    """The key of an asset of your Dagster project, to which no key prefix is added, or a mapping from the splits that are read to keys. One
+    table stands for the split that the task evaluates, and a folder is read as a folder of `DATASET_PATH`."""
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The keys by split; by an empty text if one asset is for all."""
+        return {"": self.asset} if isinstance(self.asset, str) else dict(self.asset)
+
+
 class EvalConfig(Section):
     """A task with its settings."""
 
@@ -103,13 +141,21 @@ class EvalConfig(Section):
     """Texts to generate from each prompt; more than one needs a temperature above 0. The task's own number if not given."""
     dataset_revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$", description="a full commit hash of 40 hexadecimal digits")
     """Pins the dataset of a task that names no commit itself."""
+    dataset: EvalDataset | None = None
+    """The rows, if an asset of your Dagster project has them."""
     variants: Annotated[dict[Name, VariantConfig], AfterValidator(_variants)] = Field(default_factory=dict)
     """Further prompts for each question, by name. All are asked, and the score is the mean over them and the task's own prompt, which is
     the variant `default`."""
 
+    @model_validator(mode="after")
+    def _has_one_dataset(self) -> Self:
+        if self.dataset is not None and self.dataset_revision is not None:
+            raise ValueError("found dataset and dataset_revision; expected one of them, since an asset has no commit")
+        return self
+
     def set_fields(self) -> dict[str, Any]:
-        """The settings as JSON has them. Variants are left out if there are none."""
-        return self.model_dump(mode="json", exclude=None if self.variants else {"variants"})
+        """The settings as JSON has them, without the dataset. Variants are left out if there are none."""
+        return self.model_dump(mode="json", exclude={"dataset"} if self.variants else {"dataset", "variants"})
 
 
 VariableName = Annotated[

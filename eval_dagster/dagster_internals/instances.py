@@ -2,6 +2,7 @@
 
 from dagster._cli.proxy_server_manager import ProxyServerManager
 from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.definitions.reconstruct import ReconstructableJob
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.execution import compute_logs
 from dagster._core.execution.api import execute_run
@@ -35,6 +36,7 @@ __all__ = [
     "ProxyServerManager",
     "QueuedRunCoordinator",
     "QueuedRunCoordinatorDaemon",
+    "ReconstructableJob",
     "RemoteRepositoryOrigin",
     "SqlEventLogStorageTable",
     "SqliteEventLogStorage",

@@ -15,10 +15,19 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from eval_dagster.datasets.assets import AssetRows, AssetStore, keys_in
 from eval_dagster.datasets.hub import HubRepo, current_commit
 from eval_dagster.datasets.origin import BenchmarkOrigin, OrderedRows, Origin, Stored
 from eval_dagster.datasets.row_files import MirrorPart, SplitFolder
-from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, FarError, TaskDefinitionError, described
+from eval_dagster.errors import (
+    ConfigError,
+    DataError,
+    DatasetNotFoundError,
+    FarError,
+    TaskDefinitionError,
+    UnreadAssetError,
+    described,
+)
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.stores.locks import locked
 from eval_dagster.tasks.base import BaseTask, subject_name
@@ -134,17 +143,22 @@ class DatasetReader:
 
     A task that overrides `_load_dataset` has its own rows. A `DATASET_PATH` that is absolute or begins with `./` or `../` is a folder.
     Other datasets come from the mirror if there is one, otherwise from the Hub: at the task's commit, or at the commit of the first
-    download, which datasets.lock.json beside evals.yaml records. The argument `fewshot` of all methods includes the few-shot split.
+    download, which datasets.lock.json beside evals.yaml records. The rows of an asset (`assets.asset_path`) are where its newest
+    materialization says, or in the home. The argument `fewshot` of all methods includes the few-shot split.
     """
 
-    def __init__(self, mirror: Path | None, folder: Path | None = None, *, beside_tasks: bool = False) -> None:
+    def __init__(
+        self, mirror: Path | None, folder: Path | None = None, *, beside_tasks: bool = False, assets: AssetStore | None = None
+    ) -> None:
         """Set the places of datasets.
 
         Args:
             mirror: A folder `<org>/<name>/<config>/<split>-*.parquet` that is read instead of the Hub.
             folder: The folder of evals.yaml, which paths are relative to; the current one if not given.
             beside_tasks: Whether paths are first relative to the file of the task, since evals.yaml is missing.
+            assets: What is known of assets with rows; nothing if not given.
         """
+        self.assets = assets or AssetStore(None)
         self._mirror = mirror
         self._folder = folder or Path()
         self._beside_tasks = beside_tasks
@@ -176,7 +190,7 @@ class DatasetReader:
         splits = _splits(type(task), fewshot)
         with self._folders_named(type(task)):
             origin = self._origin(type(task), task)
-            if not reads_in_part(type(task), fewshot=fewshot) or not isinstance(origin, _RowsByField | SplitFolder | HubRepo):
+            if not reads_in_part(type(task), fewshot=fewshot) or not isinstance(origin, _RowsByField | SplitFolder | HubRepo | AssetRows):
                 rows = origin.read(subject, _parts(splits))
                 return {split: [row for part in split.split("+") for row in rows[part]] for split in splits}
             most = {task.SAMPLE_SPLIT: limit}
@@ -196,12 +210,14 @@ class DatasetReader:
             return self._origin(task).source()
 
     def read_from(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> Iterator[MirrorPart]:
-        """The splits that a task reads and a mirror can hold: none if the rows are in a folder or the task brings them.
+        """The splits that a task reads and a mirror can hold: none if the rows are in a folder, or an asset or the task brings them.
 
         Raises:
             DatasetNotFoundError: The commit of a dataset is not known, and the Hub is out of reach.
             TaskDefinitionError: Few-shot examples are wanted, but the task names no split for them.
         """
+        if keys_in(task.DATASET_PATH):
+            return
         if issubclass(task, AdapterTask):
             named = [split for subject in subjects for split in task.BENCHMARK.splits(subject, fewshot=fewshot)]
             for split in named:
@@ -216,6 +232,11 @@ class DatasetReader:
                 yield MirrorPart(path=task.DATASET_PATH, config=config, splits=splits, origin=place)
 
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
+        if keys_in(task.DATASET_PATH) and (issubclass(task, AdapterTask | OrderedTask) or _brings_rows(task)):
+            raise TaskDefinitionError(
+                f"the task {task.NAME} loads its rows by its own code, which an asset ({task.DATASET_PATH}) cannot stand for; expected a "
+                "task whose rows are those of its DATASET_PATH; remove `dataset` from the eval, or `_load_dataset` from the task"
+            )
         if issubclass(task, AdapterTask):
             return BenchmarkOrigin(task, self._of_split)
         if issubclass(task, OrderedTask) and task.reads_dataset():
@@ -227,6 +248,8 @@ class DatasetReader:
 
     def _files(self, path: str, revision: str | None, configs: int, task: TaskClass | None = None) -> Stored:
         types = {} if task is None else task.COLUMN_TYPES
+        if task is not None and keys_in(path):
+            return AssetRows(self.assets, path, task.SAMPLE_SPLIT, configs, types)
         if _is_folder(path):
             return SplitFolder(path, self._place(path, task), configs, _FOLDER_REMEDY, types)
         if self._mirror is not None:
@@ -423,15 +446,15 @@ class LookingReader(DatasetReader):
     Unless it `fetches`, its methods raise `FarError` if the dataset is not on this machine.
     """
 
-    def __init__(self, mirror: Path | None, folder: Path | None, *, fetches: bool) -> None:
+    def __init__(self, mirror: Path | None, folder: Path | None, *, fetches: bool, assets: AssetStore | None = None) -> None:
         """The places are the same as of `DatasetReader`."""
-        super().__init__(mirror, folder)
+        super().__init__(mirror, folder, assets=assets)
         self._fetches = fetches
 
     @classmethod
     def of(cls, reader: DatasetReader, *, fetches: bool) -> "LookingReader":
         """A reader of the same places."""
-        return cls(reader._mirror, reader._folder, fetches=fetches)
+        return cls(reader._mirror, reader._folder, fetches=fetches, assets=reader.assets)
 
     def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
         """Return a value that changes whenever the rows could have changed."""
@@ -443,7 +466,10 @@ class LookingReader(DatasetReader):
         with self._guard(type(task)):
             if not self._fetches and isinstance(task, AdapterTask) and not any(task.BENCHMARK.splits(subject, fewshot=fewshot)):
                 raise FarError("")  # its package brings them, and may fetch them
-            return super().read(task, subject, fewshot=fewshot, limit=limit)
+            try:
+                return super().read(task, subject, fewshot=fewshot, limit=limit)
+            except UnreadAssetError as error:
+                raise FarError(str(error)) from error
 
     def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
         """Check whether the dataset exists, without reading a row."""
@@ -459,6 +485,8 @@ class LookingReader(DatasetReader):
             with without_network():
                 yield
         except FarError as error:
+            if isinstance(error.__cause__, UnreadAssetError):
+                raise
             raise FarError(f"the rows of {task.NAME} have to be fetched first") from error
 
     def _locked_commit(self, path: str) -> str:

@@ -362,7 +362,7 @@ class SplitFolder:
         """Raise `DatasetNotFoundError` if a file is missing."""
         for subject in subjects:
             for split in splits:
-                self._files(subject, split)
+                self.files(subject, split)
 
     def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
         """Read the rows of one subject. Raises `DatasetNotFoundError` if a file is missing, and `DataError` if one is damaged."""
@@ -370,13 +370,13 @@ class SplitFolder:
 
     def rows(self, subject: Any, split: str) -> Iterator[Row]:
         """Read the rows of a split one after the other. Raises as `read` does."""
-        return rows_of(self._files(subject, split), self.types)
+        return rows_of(self.files(subject, split), self.types)
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
         """Return name, size and time of change of every file that would be read, and the declared types."""
         declared = [{name: kind.__name__ for name, kind in self.types.items()}] if self.types else []
         return declared + [
-            [str(self.folder), subject_name(subject), split, [file_stamp(file) for file in self._files(subject, split)]]
+            [str(self.folder), subject_name(subject), split, [file_stamp(file) for file in self.files(subject, split)]]
             for subject in subjects
             for split in splits
         ]
@@ -387,17 +387,18 @@ class SplitFolder:
 
     def size(self, subject: Any, splits: Sequence[str]) -> int:
         """Return the bytes of the files of some splits."""
-        return sum(file.stat().st_size for split in splits for file in self._files(subject, split))
+        return sum(file.stat().st_size for split in splits for file in self.files(subject, split))
 
     def save(self, subject: Any, split: str, folder: Path) -> None:
         """Copy the files of a split into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as unfinished:
-            copies = [Path(shutil.copy(file, unfinished)) for file in self._files(subject, split)]
+            copies = [Path(shutil.copy(file, unfinished)) for file in self.files(subject, split)]
             for copy in copies:
                 copy.replace(folder / copy.name)
 
-    def _files(self, subject: Any, split: str) -> list[Path]:
+    def files(self, subject: Any, split: str) -> list[Path]:
+        """Return the files of a split. Raises `DatasetNotFoundError` if there are none."""
         name = subject_name(subject)
         if not self.folder.is_dir():
             raise DatasetNotFoundError(f"dataset {self.path} is not there: looked for the folder {self.folder}; {self.remedy}")

@@ -71,7 +71,7 @@ def test_the_example_of_the_page_works_as_it_is_written(folder: Path, monkeypatc
     (folder / "evals").mkdir()
     (folder / "evals.yaml").rename(folder / "evals" / "evals.yaml")
     monkeypatch.chdir(folder)
-    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)[-1]
     names: dict[str, Any] = {"__name__": "example"}
     exec(example, names)
     definitions: dg.Definitions = names["defs"]
@@ -88,6 +88,28 @@ def test_the_example_of_the_page_works_as_it_is_written(folder: Path, monkeypatc
         result = everything.execute_in_process(instance=instance, asset_selection=selection)
     [materialization] = result.asset_materializations_for_node("best_models")
     assert str(materialization.metadata["best"].value["sums"]).startswith("sevens: 0.")  # type: ignore[index, call-overload]
+
+
+def test_the_sensor_of_the_page_evaluates_after_each_materialization_of_an_asset(folder: Path) -> None:
+    sensor = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)[0]
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(sensor, names)
+
+    @dg.asset(key=["support", "tickets"])
+    def tickets() -> None: ...
+
+    own = dg.Definitions(assets=[tickets], sensors=[names["evaluate_new_tickets"]])
+    definitions = dg.Definitions.merge(own, evaluation_definitions(folder / "evals.yaml", key_prefix="quality"))
+    dg.Definitions.validate_loadable(definitions)
+    repository = definitions.get_repository_def()
+    found = repository.get_sensor_def("evaluate_new_tickets")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = dg.materialize([tickets], instance=instance).run_id
+        ticked = found.evaluate_tick(dg.build_sensor_context(instance=instance, repository_def=repository))
+        [request] = ticked.run_requests or []
+        assert request.run_key.endswith(run)
+        again = dg.build_sensor_context(instance=instance, repository_def=repository, cursor=ticked.cursor)
+        assert not found.evaluate_tick(again).run_requests
 
 
 class Daemon:
@@ -111,7 +133,7 @@ def test_nothing_is_promoted_that_got_worse(folder: Path, monkeypatch: pytest.Mo
     evals.write_text(evals.read_text().replace("limit: 2", "limit: 60").replace('" 7"', '"7", function: "answers.py:right"'))
     (folder / "evals" / "answers.py").write_text(RIGHT)
     monkeypatch.chdir(folder)
-    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)[-1]
     names: dict[str, Any] = {"__name__": "example"}
     exec(example, names)
     with dg.DagsterInstance.ephemeral() as instance:

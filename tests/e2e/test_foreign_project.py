@@ -24,8 +24,14 @@ OWN = '''
     """Assets of the project's own, before and after the evaluations."""
 
     import dagster as dg
+    import pandas as pd
 
     from eval_dagster import connect
+
+
+    @dg.asset(key=["shop", "tickets"])
+    def tickets() -> pd.DataFrame:
+        return pd.DataFrame({"question": ["What is the capital of Peru?"], "answer": ["Lima"]})
 
 
     @dg.asset(deps=[dg.AssetKey(["evals", "leaderboard"])])
@@ -94,6 +100,53 @@ def test_a_mistake_is_told_with_its_line(project: Path, wrong: str, instead: str
         if by_yaml:
             assert by_yaml in _run(project, "dg", "check", "yaml", "src/shop/defs/support", fails=True)
         assert by_definitions in _run(project, "dg", "check", "defs", "--no-check-yaml", fails=True)
+    finally:
+        file.write_text(right)
+
+
+TASK = '''
+    """Questions that the project collects."""
+
+    from eval_dagster.metrics.completion import ExactMatch
+    from eval_dagster.records import ResponseType
+    from eval_dagster.tasks.base import BaseTask
+
+
+    class Tickets(BaseTask):
+        """Questions that the project collects."""
+
+        NAME = "Tickets"
+        DATASET_PATH = "./tickets"
+        SAMPLE_SPLIT = "test"
+        RESPONSE_TYPE = ResponseType.COMPLETION
+        METRICS = (ExactMatch,)
+        SUBJECTS = ("default",)
+
+        def _get_instruction_text(self, item):
+            return item["question"]
+
+        def _get_ground_truth(self, item):
+            return item["answer"]
+'''
+
+
+@pytest.mark.long
+def test_the_rows_of_an_eval_are_those_of_an_asset_of_the_project(project: Path, tmp_path: Path) -> None:
+    file = project / "src/shop/defs/evals/defs.yaml"
+    right = file.read_text()
+    (project / "tickets.py").write_text(textwrap.dedent(TASK))
+    new = 'tickets: {task: "../../../../tickets.py:Tickets", dataset: {asset: shop/tickets}}'
+    file.write_text(right.replace("  evals:\n", f"  evals:\n    {new}\n", 1))
+    at = ("env", f"DAGSTER_HOME={tmp_path}", "EVAL_DAGSTER_CONFIG=src/shop/defs/evals/defs.yaml")
+    try:
+        assert "validated successfully" in _run(project, "dg", "check", "yaml", "src/shop/defs/evals")
+        _run(project, *at, "dg", "launch", "--assets", "shop/tickets")
+        assert "read by its IO manager" in _run(project, *at, "eval-dagster", "run", "--eval", "tickets", fails=True)
+        _run(project, *at, "dg", "launch", "--job", "evals_evaluate_all")
+        rows = _run(project, *at, "eval-dagster", "sql", "select dataset_path, row from samples where eval = 'tickets'")
+        assert "asset:shop/tickets" in rows
+        assert "capital of Peru" in rows
+        _run(project, *at, "eval-dagster", "run", "--dry-run", "--eval", "tickets")
     finally:
         file.write_text(right)
 

@@ -115,7 +115,7 @@ def test_a_broken_task_is_told_once_by_each_and_with_what_to_look_at(
     judged = judge(project, "nightly", run_id="x")
     assert [row.verdict for row in judged.regressions] == [Verdict.NOT_EVALUATED]
     assert judged.warnings == ()
-    warn_of_problems(project, ["own"], ["m"], ["m"], is_judged=True)
+    warn_of_problems(project, ["own"], ["m"], is_judged=True)
     assert "1 of 1 eval cannot be evaluated; nothing else is left to evaluate" in capsys.readouterr().err
     with pytest.raises(typer.Exit):
         show_states(suite=None, evals=[], models=[])
