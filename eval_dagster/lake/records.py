@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,24 @@ def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
         with suppress(LakeError):  # damaged, or merged into another file meanwhile
             rows += read_rows(path, where=where)
     return _attempts(rows)
+
+
+def looks_at_model(lake: Lake, model: str) -> list[Mapping[str, Any]]:
+    """The looks at the server of a model, the oldest first, as rows of `endpoint_states` with the columns that tell a change.
+
+    It takes no lock, so it writes nothing.
+    """
+    return list(_looks(tuple(lake.readable_files(lake.root / "endpoint_states")), model))
+
+
+@lru_cache(maxsize=32)
+def _looks(paths: tuple[Path, ...], model: str) -> Sequence[Mapping[str, Any]]:
+    """The looks in these files, which never change. Each eval of a model needs them."""
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        with suppress(LakeError):  # damaged, or merged into another file meanwhile
+            rows += read_rows(path, ("run_id", "endpoint", "looked_at", "outcome", "epoch", "epoch_rose"), pc.field("model") == model)
+    return sorted(rows, key=lambda row: row["looked_at"])
 
 
 def _attempts(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:

@@ -270,6 +270,10 @@ FAULTS: Mapping[str, Fault] = {
     "one text for all": _fault("Sums", "said = 'The answer is 42'", Check.ONE_ANSWER),
     "choices always the first": _fault("Choices", "chosen = 0", Check.ONE_ANSWER),
     "choices nearly always the last": _fault("Choices", "chosen = 3 if n % 20 else 1", Check.ONE_ANSWER),
+    "choices that are the first for want of an answer": _fault(
+        "Choices", "chosen = gold if random.Random(n).random() < 0.6 else 0", Check.POSITION_BIAS
+    ),
+    "letters that are A in half of the answers": _fault("Letters", "said = letter if n % 2 else 'A'", Check.POSITION_BIAS),
     "choices that are equal": _fault("Choices", "values = [0.0] * 4 if n % 10 == 0 else values", Check.TIES),
     "a metric without bounds": _fault("Unbounded", "said = said + '.' * 400 if n in (3, 50) else said", Check.NO_BOUNDS),
     # What was cut off, empty or not found is a sign of its own, too.
