@@ -11,14 +11,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, is_listed, new_name, read_rows, time_of
-from eval_dagster.lake.tables.events import Attempt
+from eval_dagster.lake.tables.events import Attempt, EndpointStateRow
 from eval_dagster.lake.tables.rows import fields_in
 
 _MERGE_ABOVE = 32
@@ -121,21 +121,19 @@ def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
     return _attempts(rows)
 
 
-def looks_at_model(lake: Lake, model: str) -> list[Mapping[str, Any]]:
-    """The looks at the server of a model, the oldest first, as rows of `endpoint_states` with the columns that tell a change.
-
-    It takes no lock, so it writes nothing.
-    """
-    return list(_looks(tuple(lake.readable_files(lake.root / "endpoint_states")), model))
+def looks_at_model(lake: Lake, model: str) -> Sequence[EndpointStateRow]:
+    """The looks at the server of a model, the oldest first, with the columns that tell a change. It takes no lock, so it writes nothing."""
+    return _looks(tuple(lake.readable_files(lake.root / "endpoint_states")), model)
 
 
 @lru_cache(maxsize=32)
-def _looks(paths: tuple[Path, ...], model: str) -> Sequence[Mapping[str, Any]]:
-    """The looks in these files, which never change. Each eval of a model needs them."""
-    rows: list[dict[str, Any]] = []
+def _looks(paths: tuple[Path, ...], model: str) -> Sequence[EndpointStateRow]:
+    """The looks in these files, which never change. They are kept, since each eval of a model needs them."""
+    rows: list[EndpointStateRow] = []
     for path in paths:
         with suppress(LakeError):  # damaged, or merged into another file meanwhile
-            rows += read_rows(path, ("run_id", "endpoint", "looked_at", "outcome", "epoch", "epoch_rose"), pc.field("model") == model)
+            found = read_rows(path, ("run_id", "endpoint", "looked_at", "outcome", "epoch", "epoch_rose"), pc.field("model") == model)
+            rows += cast(list[EndpointStateRow], found)
     return sorted(rows, key=lambda row: row["looked_at"])
 
 

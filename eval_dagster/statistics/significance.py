@@ -176,8 +176,8 @@ def position_bias(chosen: Sequence[int], gold: Sequence[int], positions: int) ->
     j in E_j = n (c p_j + (1 - c) u_j) of them.
 
     With the covariance matrix V of the counts O_j, which are a sum of multinomial variables with a distribution for each correct position,
-    (O - E)' V^-1 (O - E) has the chi-square distribution with one degree of freedom less than there are positions (Pearson's test if c is
-    0). Of the two ways of guessing, the one that explains the answers better counts.
+    (O - E)' V^-1 (O - E) has the chi-square distribution with one degree of freedom less than there are positions: Pearson's test if c is
+    0, of equal frequencies or of two samples. Of the two ways of guessing, the one that explains the answers better counts.
 
     Args:
         chosen: The position of each answer, from 0.
@@ -188,12 +188,14 @@ def position_bias(chosen: Sequence[int], gold: Sequence[int], positions: int) ->
     observed, right = (np.bincount(each, minlength=positions).astype(float) for each in (chosen, gold))
     accuracy, parts = float(np.mean(np.equal(chosen, gold))), right / n
     found: list[PositionBias] = []
-    for guess in (np.full(positions, 1 / positions), parts):
+    # The parts are those of these samples: how often a position is correct elsewhere is not known exactly.
+    of_parts = n * (np.diag(parts) - np.outer(parts, parts))
+    for guess, of_guess in ((np.full(positions, 1 / positions), np.zeros_like(of_parts)), (parts, of_parts)):
         by_luck = float(guess @ parts)
         known = max(0.0, (accuracy - by_luck) / (1 - by_luck)) if by_luck < 1 else 0.0
         by_gold = known * np.eye(positions) + (1 - known) * guess  # a row for each correct position
         expected = right @ by_gold
-        covariance = np.diag(expected) - (by_gold.T * right) @ by_gold
+        covariance = np.diag(expected) - (by_gold.T * right) @ by_gold + (1 - known) ** 2 * of_guess
         excess = observed - expected
         statistic = float(excess @ np.linalg.pinv(covariance, rcond=1e-9, hermitian=True) @ excess)
         most = int(excess.argmax())

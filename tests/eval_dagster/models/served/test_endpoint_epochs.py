@@ -29,7 +29,7 @@ from eval_dagster.project import Project
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import history
 from eval_dagster.stages.outputs import materialize_outputs
-from eval_dagster.stages.partition import STAGES, Partition, StageFailure
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
 from eval_dagster.stages.prompts import materialize_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
 
@@ -178,6 +178,8 @@ def test_a_result_with_answers_from_before_a_change_says_so(night: Night, stub: 
     assert row["seen"].startswith("30 of 30 answers are older than the look of ")
     assert row["effect"] == "the score is of a model that the server has no more"
     assert "sums|served: endpoint_changed: 30 of 30 answers are older" in found
+    again = night(to_the_end=True, pin="commit-1")
+    assert all(isinstance(each, StageResult) and each.cached for each in again), "it is looked at once"
     night(to_the_end=True, pin="commit-1", limit=15)
     row = endpoint_finding(tmp_path)
     assert (row["status"], row["n"], row["n_of"]) == ("found", 30, 45)
