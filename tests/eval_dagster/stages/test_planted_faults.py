@@ -14,6 +14,12 @@ SOUND = ("Sums", "Letters", "Free", "Choices")
 UNTOLD = {
     "the best score of a few": ("Few", "chosen = gold", Check.AT_CEILING, "7 samples are too few to tell the best score from chance"),
     "one answer to a few": ("Few", "chosen = 0", Check.ONE_ANSWER, "7 samples are too few to tell a fault from chance"),
+    "the positions of a few": (
+        "Few",
+        "chosen = 0",
+        Check.POSITION_BIAS,
+        "7 samples are too few to tell a preference for a position from chance",
+    ),
     "a wide interval": (
         "Few",
         "chosen = gold if n % 3 == 0 else (gold + 1) % 4",
