@@ -46,7 +46,7 @@ ARROWS = {
     "lake.lineage": "errors lake.files lake.format versions",
     "prompts": "config errors metrics models records sandbox tasks texts users_code versions",
     "statistics": "records",
-    "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.tables metrics models progress project "
+    "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models progress project "
     "prompts records sandbox statistics tasks texts tracking users_code versions",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
     "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",

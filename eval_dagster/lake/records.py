@@ -9,15 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, is_listed, new_name, read_rows, time_of
-from eval_dagster.lake.tables.events import Attempt
+from eval_dagster.lake.tables.events import Attempt, EndpointStateRow
 from eval_dagster.lake.tables.rows import fields_in
 
 _MERGE_ABOVE = 32
@@ -118,6 +119,22 @@ def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
         with suppress(LakeError):  # damaged, or merged into another file meanwhile
             rows += read_rows(path, where=where)
     return _attempts(rows)
+
+
+def looks_at_model(lake: Lake, model: str) -> Sequence[EndpointStateRow]:
+    """The looks at the server of a model, the oldest first, with the columns that tell a change. It takes no lock, so it writes nothing."""
+    return _looks(tuple(lake.readable_files(lake.root / "endpoint_states")), model)
+
+
+@lru_cache(maxsize=32)
+def _looks(paths: tuple[Path, ...], model: str) -> Sequence[EndpointStateRow]:
+    """The looks in these files, which never change. They are kept, since each eval of a model needs them."""
+    rows: list[EndpointStateRow] = []
+    for path in paths:
+        with suppress(LakeError):  # damaged, or merged into another file meanwhile
+            found = read_rows(path, ("run_id", "endpoint", "looked_at", "outcome", "epoch", "epoch_rose"), pc.field("model") == model)
+            rows += cast(list[EndpointStateRow], found)
+    return sorted(rows, key=lambda row: row["looked_at"])
 
 
 def _attempts(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:

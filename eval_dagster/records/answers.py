@@ -103,9 +103,11 @@ class Check(StrEnum):
     REPEATED_TEXT = "repeated_text"
     SHORTENED_PROMPTS = "shortened_prompts"
     ERRORS = "errors"
+    ENDPOINT_CHANGED = "endpoint_changed"
     NO_ANSWER_FOUND = "no_answer_found"
     FORMAT_CHANGED = "format_changed"
     ONE_ANSWER = "one_answer"
+    POSITION_BIAS = "position_bias"
     AT_CHANCE = "at_chance"
     AT_CEILING = "at_ceiling"
     TIES = "ties"
@@ -127,7 +129,17 @@ PROMPT_CHECKS = frozenset(
     }
 )
 """The checks of rows and prompts, which need no answer."""
-OUTPUT_CHECKS = frozenset({Check.CUT_OFF, Check.EMPTY_ANSWERS, Check.REFUSALS, Check.REPEATED_TEXT, Check.SHORTENED_PROMPTS, Check.ERRORS})
+OUTPUT_CHECKS = frozenset(
+    {
+        Check.CUT_OFF,
+        Check.EMPTY_ANSWERS,
+        Check.REFUSALS,
+        Check.REPEATED_TEXT,
+        Check.SHORTENED_PROMPTS,
+        Check.ERRORS,
+        Check.ENDPOINT_CHANGED,
+    }
+)
 """The checks of answers, which need no metric. All others are of what the metrics made of the answers."""
 
 

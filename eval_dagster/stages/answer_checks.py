@@ -14,11 +14,12 @@ import scipy  # whose parts load when first used
 from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
 from eval_dagster.prompts.lint import SHOWN_SAMPLES
 from eval_dagster.records import Check, Finding, Status
-from eval_dagster.stages.answer_figures import CheckedAnswer, base_name
+from eval_dagster.stages.answer_figures import CheckedAnswer, ServerState, base_name
+from eval_dagster.statistics.significance import position_bias
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.texts.figures import interval, number
 
-ANSWER_CHECKS_VERSION = 1
+ANSWER_CHECKS_VERSION = 2
 """Version of the checks. Raise it if a finding may change; stored answers are then looked at again."""
 _MANY = 0.05
 """Part of the answers from which on a fault of single answers is a finding."""
@@ -31,6 +32,10 @@ _CHANCE = 1e-3
 _LEAST_SAMPLES = 8
 _WIDEST = 0.2
 """A 95 % interval of this width or more does not tell a score from guessing."""
+_MOVED = 0.15
+"""Part of the answers that have to be at another position without a preference for one."""
+_LEAST_EXPECTED = 5
+"""Answers that have to be expected at each position."""
 _AT_CEILING = 0.98
 """Part of the range of the values that is its end."""
 
@@ -50,6 +55,7 @@ def answer_findings(
     scores: Sequence[ScoreRow],
     answers: Sequence[CheckedAnswer],
     earlier: Earlier | None,
+    states: Sequence[ServerState] = (),
 ) -> list[Finding]:
     """Check the answers and scores of an eval and a model.
 
@@ -59,13 +65,14 @@ def answer_findings(
         scores: Its scores.
         answers: Its answers, as `checked_answers` returns them.
         earlier: What the answers are compared with; None if there is no earlier result of the same samples.
+        states: The states of the model's server, as `server_states` returns them.
 
     Returns:
         One finding a check, in the order of `Check`; none for a check that does not apply, such as a check of texts without texts.
     """
     row = next((each for each in rows if each["is_headline"]), None)
     values = {each["sample_id"]: each["value"] for each in scores if row and each["metric"] == row["metric"]}
-    look = _Look(task=task, rows=rows, row=row, values=values, scores=scores, answers=answers, earlier=earlier)
+    look = _Look(task=task, rows=rows, row=row, values=values, scores=scores, answers=answers, earlier=earlier, states=states)
     found: list[Finding] = []
     for check, of_check in _CHECKS.items():
         try:
@@ -87,6 +94,7 @@ class _Look:
     scores: Sequence[ScoreRow]
     answers: Sequence[CheckedAnswer]
     earlier: Earlier | None
+    states: Sequence[ServerState]
 
 
 def _of_texts(
@@ -158,6 +166,47 @@ def _errors(look: _Look) -> Finding | None:
         seen=f"{len(concerned)} of {total} samples have an error instead of a score",
         effect="the score is that of the others alone",
         advice="see their messages: eval-dagster sql errors",
+    )
+
+
+def _endpoint_changed(look: _Look) -> Finding | None:
+    """Whether the answers name several models or states of the server, or are of another state than the last look at it found."""
+    served, seen, concerned = [each for each in look.answers if each.is_served], list[str](), set[str]()
+    if not served:
+        return None
+    for column, what in (("served_model", "models"), ("server_fingerprint", "states of the server")):
+        named = Counter(name for each in served if (name := getattr(each, column)) is not None)
+        if len(named) > 1:
+            (most, count), *_others = named.most_common()
+            concerned |= {each.sample_id for each in served if getattr(each, column) not in (None, most)}
+            seen.append(f"the answers name {len(named)} {what} (`{column}`), {most} in {count} of {len(served)} samples")
+    changes = [each for each in look.states if each.since is not None]
+    if changes:
+        last = changes[-1]
+        state_of = {
+            each.sample_id: [state for state in look.states if state.since is None or state.since <= each.answered_at][-1]
+            for each in served
+            if each.answered_at is not None
+        }
+        older = {sample for sample, state in state_of.items() if state.name != last.name}
+        concerned |= older
+        if older:
+            when = f"{last.since:%Y-%m-%d %H:%M} UTC"
+            seen.append(f"{len(older)} of {len(served)} answers are older than the look of {when}, which found that the server had changed")
+        elif not seen and len(state_of) < len(served):
+            return _unchecked(Check.ENDPOINT_CHANGED, f"the server changed, and {len(served) - len(state_of)} answers have no time")
+    if not seen and not look.states and any(each.server_fingerprint is None and not each.has_error for each in served):
+        return _unchecked(Check.ENDPOINT_CHANGED, "the server does not name its state (`server_fingerprint`), and there was no look at it")
+    if not seen:
+        return _clean(Check.ENDPOINT_CHANGED, len(served), 0)
+    is_mixed = len(concerned) < len(served)
+    return _found(
+        Check.ENDPOINT_CHANGED,
+        [each for each in served if each.sample_id in concerned],
+        len(served),
+        seen="; ".join(seen),
+        effect="the score mixes answers of several models" if is_mixed else "the score is of a model that the server has no more",
+        advice="set `pin` in evals.yaml, or change it, so that all is asked anew; `endpoint_states` has the looks",
     )
 
 
@@ -237,6 +286,43 @@ def _one_answer(look: _Look) -> Finding | None:
     )
 
 
+def _position_bias(look: _Look) -> Finding | None:
+    """Whether a position is preferred. Of several prompts about a row, the first one counts, since their answers are alike."""
+    answers = list({each.source_id: each for each in reversed(look.answers)}.values())[::-1]
+    placed = [(each, each.chosen, each.gold[0]) for each in answers if each.chosen is not None and len(each.gold) == 1]
+    counts = Counter(each.n_choices for each, _, _ in placed)
+    if placed:
+        positions = counts.most_common(1)[0][0]
+        placed = [each for each in placed if each[0].n_choices == positions]
+    else:
+        lettered = [(each, gold) for each in answers if each.expects_text and (gold := each.gold_letter) is not None]
+        if not lettered or len(lettered) < sum(each.expects_text for each in answers):
+            return None
+        positions = max(gold for _, gold in lettered) + 1
+        placed = [(each, each.letter, gold) for each, gold in lettered if each.letter is not None and each.letter < positions]
+    one_answer = _one_answer(look)
+    if positions < 2 or (one_answer is not None and one_answer.status is Status.FOUND):
+        return None  # that says it
+    if not placed:
+        return _unchecked(Check.POSITION_BIAS, "no answer is at a known position")
+    bias = position_bias([chosen for _, chosen, _ in placed], [gold for _, _, gold in placed], positions)
+    if bias.least_expected < _LEAST_EXPECTED:
+        return _unchecked(Check.POSITION_BIAS, f"{len(placed)} samples are too few to tell a preference for a position from chance")
+    if bias.moved < _MOVED or bias.p_value > _CHANCE:
+        return _clean(Check.POSITION_BIAS, len(placed), 0)
+    concerned = [each for each, chosen, gold in placed if chosen == bias.position != gold]
+    return _found(
+        Check.POSITION_BIAS,
+        concerned,
+        len(placed),
+        seen=f"the model chooses choice {bias.position + 1} in {bias.n} of {len(placed)} samples, {len(concerned)} of them wrong; without "
+        f"a preference it would in {bias.expected:.0f} (p = {bias.p_value:.1g})",
+        effect="the score depends on the position of the correct answers, and not only on what the model knows",
+        advice="ask with several orders of the choices (`variants`), or rank the choices' texts instead of letters; if the choices are "
+        "classes such as yes and no, the model prefers one of them",
+    )
+
+
 def _at_chance(look: _Look) -> Finding | None:
     row = next((each for each in look.rows if look.row and each["metric"] == look.row["metric"] and each["aggregation"] == "micro"), None)
     asked = [each for each in look.answers if each.n_choices > 1 and each.gold and look.values.get(each.sample_id) is not None]
@@ -311,9 +397,11 @@ _CHECKS: Mapping[Check, Callable[[_Look], Finding | None]] = {
     ),
     Check.SHORTENED_PROMPTS: _shortened,
     Check.ERRORS: _errors,
+    Check.ENDPOINT_CHANGED: _endpoint_changed,
     Check.NO_ANSWER_FOUND: _no_answer,
     Check.FORMAT_CHANGED: _format_changed,
     Check.ONE_ANSWER: _one_answer,
+    Check.POSITION_BIAS: _position_bias,
     Check.AT_CHANCE: _at_chance,
     Check.AT_CEILING: _at_ceiling,
 }

@@ -7,10 +7,13 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.lake.records import looks_at_model
 from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
 from eval_dagster.metrics.base import AnswerMetric, BaseMetric, is_between
 from eval_dagster.records import ResponseType
@@ -30,12 +33,13 @@ _WISHED = (
 )
 _REFUSAL = re.compile(rf"\W*(?:{_REGRET}[,.]? *(?:but )?(?:that )?)?(?:i|we) ?{_CANNOT} (?:{_WISHED})", re.IGNORECASE)
 """A refusal at the beginning of a text. It is narrow: "I cannot tell which number is larger" is an answer."""
+_LETTER = re.compile(r"\W*([A-J])\W*")
 _WITHHELD = frozenset({"content_filter", "refusal", "safety"})
 """Words by which servers say that they withheld an answer."""
 _PROMPT = ("sample_id", "source_id", "sample_name", "response_type", "choices", "gold", "gold_index")
 _RESPONSE = (
     *("sample_id", "text", "text_post_processed", "finish_reason", "server_finish_reason", "truncated_tokens", "choice_logprobs"),
-    "error",
+    *("error", "attempts", "served_model", "server_fingerprint", "answered_at"),
 )
 
 
@@ -48,6 +52,11 @@ class CheckedAnswer:
     sample_name: str | None
     expects_text: bool
     has_error: bool
+    is_served: bool
+    """Whether a server gave it."""
+    served_model: str | None
+    server_fingerprint: str | None
+    answered_at: datetime | None
     is_shortened: bool
     cut_off: float | None
     empty: float | None
@@ -60,6 +69,10 @@ class CheckedAnswer:
     n_choices: int
     gold: Sequence[int]
     """Positions of the correct choices, from 0."""
+    letter: int | None
+    """Position of the answer, from 0, if it is a letter from A to J."""
+    gold_letter: int | None
+    """Position of the correct answer, from 0, if it is a letter from A to J."""
     answer: str | None
     """The answer in the first text if there is one and it was not cut off: by the metric that says what it is, else the text."""
 
@@ -113,6 +126,10 @@ def checked_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, sco
                 sample_name=prompt.get("sample_name"),
                 expects_text=prompt["response_type"] == ResponseType.COMPLETION.value,
                 has_error=row["error"] is not None,
+                is_served=row.get("attempts") is not None,
+                served_model=row.get("served_model"),
+                server_fingerprint=row.get("server_fingerprint"),
+                answered_at=row.get("answered_at"),
                 is_shortened=bool(row["truncated_tokens"]),
                 cut_off=_share(is_cut) if raw else None,
                 empty=_share(is_empty) if raw else None,
@@ -122,6 +139,8 @@ def checked_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, sco
                 chosen=best[0] if len(best) == 1 and len(logprobs) > 1 else None,
                 n_choices=len(logprobs),
                 gold=prompt["gold_index"] or [],
+                letter=_letter(answer),
+                gold_letter=_letter(gold[0]) if len(gold) == 1 else None,
                 answer=answer,
             )
         )
@@ -131,6 +150,11 @@ def checked_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, sco
 def _names_answers(metric: type[BaseMetric[Any]]) -> bool:
     of_text = getattr(metric, "METRIC", metric)  # for one text, if the metric takes several
     return isinstance(of_text, type) and issubclass(of_text, AnswerMetric)
+
+
+def _letter(text: str | None) -> int | None:
+    found = _LETTER.fullmatch(text or "")
+    return ord(found[1]) - ord("A") if found else None
 
 
 def _share(flags: Sequence[bool]) -> float:
@@ -144,6 +168,35 @@ def _ends_in_loop(text: str) -> bool:
         return False
     content = tail.encode(errors="replace")
     return len(zlib.compress(content, 9)) < _LOOPS * len(content)
+
+
+# ---- states of a server
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    """A time in which the looks at a server found no change."""
+
+    name: str
+    """Two states have the same name if the server went back to the answers that opened an epoch."""
+    since: datetime | None
+    """Time of the look that found it. Null for the first one."""
+
+
+def server_states(lake: Lake, model: str) -> list[ServerState]:
+    """The states of the server of a model, the oldest first, by the rows of `endpoint_states`. Empty if nobody has looked."""
+    looks = looks_at_model(lake, model)
+    last = {row["run_id"]: row for row in looks if row["endpoint"] == looks[-1]["endpoint"]}  # a second look of a run decides
+    states: list[ServerState] = []
+    for row in sorted(last.values(), key=lambda row: row["looked_at"]):
+        is_known = row["outcome"] != "different" or row["epoch_rose"]
+        opened = f"epoch {row['epoch'] - bool(row['epoch_rose'])}"
+        states = states or [ServerState(name=opened, since=None)]
+        # Under a pin, the epoch stays: all answers that differ from its first ones are one state.
+        name = f"epoch {row['epoch']}" if is_known else f"{opened}, changed"
+        if name != states[-1].name:
+            states.append(ServerState(name=name, since=row["looked_at"]))
+    return states
 
 
 # ---- figures of metrics

@@ -23,7 +23,7 @@ from eval_dagster.stages.answer_checks import (
     Earlier,
     answer_findings,
 )
-from eval_dagster.stages.answer_figures import checked_answers, with_answer_figures
+from eval_dagster.stages.answer_figures import ServerState, checked_answers, server_states, with_answer_figures
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_findings
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult, mixed_words, stored_mixed_counts
@@ -217,7 +217,9 @@ def materialize_metrics(partition: Partition) -> StageResult:
     answers = checked_answers(partition.task, prompts.path, outputs.path, scored)
     variants = variants_columns(partition.task, scored, rows)
     rows = with_answer_figures(partition.task, rows, scored, answers)
-    of_answers = answer_findings(partition.task, rows, scored, answers, _earlier(partition, outputs.info.version))
+    of_answers = answer_findings(
+        partition.task, rows, scored, answers, _earlier(partition, outputs.info.version), _states(partition, scores)
+    )
     findings = findings_column(prompts, rows, scored, partition.task.METRICS, of_answers)
     rows = [
         {**row, "findings": findings if row["is_headline"] else None, "variants": each} for row, each in zip(rows, variants, strict=True)
@@ -238,7 +240,9 @@ def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) ->
     project, current = partition.project, partition.current(_STAGE)
     code = code_version(metric_rows, variants_columns, _spread, with_answer_figures, checked_answers)
     prompts = partition.current("rendered_prompts")
-    findings = stable_hash([prompts and prompts.info.notes.get(FINDINGS_NOTE), ANSWER_CHECKS_VERSION])
+    changes = [[each.name, each.since.isoformat()] for each in _states(partition, scores) if each.since is not None]
+    note = prompts and prompts.info.notes.get(FINDINGS_NOTE)
+    findings = stable_hash([note, ANSWER_CHECKS_VERSION, *([changes] if changes else [])])
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code, findings])
     again = []
     if current is not None and current.info.fingerprint == fingerprint:
@@ -353,6 +357,11 @@ def _earlier(partition: Partition, outputs_version: str) -> Earlier | None:
                 return None
             return Earlier(row=row, when=f"the result of {info.materialized_at[:16].replace('T', ' ')} UTC")
     return None
+
+
+def _states(partition: Partition, scores: LakeFile) -> list[ServerState]:
+    """The states of the server that gave the answers. Empty for a model on this machine."""
+    return server_states(partition.project.lake, partition.model) if "model_declared" in scores.info.inputs else []
 
 
 def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[MetricRow]) -> dict[str, float]:

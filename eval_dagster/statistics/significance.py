@@ -1,7 +1,8 @@
 """P-values of differences, and the smallest differences that the tests detect."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -146,3 +147,68 @@ def _power_of_mcnemar(n: int, discordance: float, difference: float, alpha: floa
     tails = scipy.special.bdtr(np.maximum(most, 0), counts, for_a) + scipy.special.bdtr(np.maximum(most, 0), counts, 1 - for_a)
     shares = np.diff(np.nan_to_num(scipy.special.bdtr(np.append(counts[0] - 1, counts), n, discordance)))  # of -1 it is not a number
     return float((shares * np.where(most < 0, 0.0, tails)).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionBias:
+    """The positions of chosen answers beside those that a model without a preference chooses."""
+
+    p_value: float
+    """Probability of such positions without a preference."""
+    moved: float
+    """Part of the answers that would have to be at another position, from 0 to 1: the total variation distance."""
+    position: int
+    """The position that is chosen too often, from 0."""
+    n: int
+    """Answers at this position."""
+    expected: float
+    """Answers at this position without a preference."""
+    least_expected: float
+    """The smallest number of answers that is expected at a position. Below 5, the p-value is wrong (Cochran 1954, Biometrics 10:417)."""
+
+
+def position_bias(chosen: Sequence[int], gold: Sequence[int], positions: int) -> PositionBias:
+    """Test whether a model prefers some positions of the choices.
+
+    Without a preference, a model knows a part c of the answers, and guesses position j of the others with the probability u_j: all
+    positions alike, or as often as they are correct. It is right on a = c + (1 - c) s of the samples, for s the sum of u_j times the part
+    p_j of the samples with the correct answer at j, so that c = (a - s) / (1 - s), or 0 if that is negative. With n samples, it chooses
+    j in E_j = n (c p_j + (1 - c) u_j) of them.
+
+    With the covariance matrix V of the counts O_j, which are a sum of multinomial variables with a distribution for each correct position,
+    (O - E)' V^-1 (O - E) has the chi-square distribution with one degree of freedom less than there are positions: Pearson's test if c is
+    0, of equal frequencies or of two samples. Of the two ways of guessing, the one that explains the answers better counts.
+
+    Args:
+        chosen: The position of each answer, from 0.
+        gold: The position of each correct answer.
+        positions: Number of positions.
+    """
+    n = len(chosen)
+    observed, right = (np.bincount(each, minlength=positions).astype(float) for each in (chosen, gold))
+    accuracy, parts = float(np.mean(np.equal(chosen, gold))), right / n
+    found: list[PositionBias] = []
+    # The parts are those of these samples: how often a position is correct elsewhere is not known exactly.
+    of_parts = n * (np.diag(parts) - np.outer(parts, parts))
+    for guess, of_guess in ((np.full(positions, 1 / positions), np.zeros_like(of_parts)), (parts, of_parts)):
+        by_luck = float(guess @ parts)
+        known = max(0.0, (accuracy - by_luck) / (1 - by_luck)) if by_luck < 1 else 0.0
+        by_gold = known * np.eye(positions) + (1 - known) * guess  # a row for each correct position
+        expected = right @ by_gold
+        covariance = np.diag(expected) - (by_gold.T * right) @ by_gold + (1 - known) ** 2 * of_guess
+        excess = observed - expected
+        statistic = float(excess @ np.linalg.pinv(covariance, rcond=1e-9, hermitian=True) @ excess)
+        most = int(excess.argmax())
+        found.append(
+            PositionBias(
+                p_value=float(scipy.special.chdtrc(positions - 1, max(0.0, statistic))),
+                moved=float(np.abs(excess).sum()) / (2 * n),
+                position=most,
+                n=int(observed[most]),
+                expected=float(expected[most]),
+                least_expected=float(expected.min()),
+            )
+        )
+    least = min(each.least_expected for each in found)
+    best = max(found, key=lambda each: (each.p_value, -each.moved))
+    return replace(best, moved=min(each.moved for each in found), least_expected=least)

@@ -74,14 +74,17 @@ class Claim:
 
 def lines_of_rows(rows: Iterable[Answer]) -> bytes:
     """Answers as the lines of a journal."""
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    return b"".join(json.dumps(row, default=datetime.isoformat).encode() + b"\n" for row in rows)
 
 
 def rows_of_lines(content: bytes) -> Iterator[Answer]:
     """The answers in a journal's lines. Skips a line that was cut."""
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError):
-            yield json.loads(line)
+            row = json.loads(line)
+            if row.get("answered_at") is not None:
+                row["answered_at"] = datetime.fromisoformat(row["answered_at"])
+            yield row
 
 
 class HomeClaims:

@@ -147,6 +147,8 @@ class AnswerColumns(TypedDict):
     """The name of the model in the answer of a server."""
     server_fingerprint: str | None
     """The `system_fingerprint` in the answer of a server."""
+    answered_at: NotRequired[datetime | None]
+    """Time at which a server's answer was there (UTC). Null for a model on this machine, and for answers of earlier versions."""
     server_finish_reason: NotRequired[list[str | None] | None]
     """The words of a server for the end of each text, as they came. Null for other models, and for answers of earlier versions."""
     worker: NotRequired[str | None]

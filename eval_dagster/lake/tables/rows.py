@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -178,15 +179,16 @@ def response_row(request_id: str, response: ModelResponse, model_version: str) -
 
 
 def answer_row(request_id: str, response: ModelResponse, model_version: str) -> AnswerRow:
-    """An answer as a row of the response cache, with its workers and their seconds.
+    """An answer that was just given as a row of the response cache, with its time, its workers and their seconds.
 
-    The version of the stage `model_outputs` covers `response_row`, but not the workers and their seconds.
+    The version of the stage `model_outputs` covers `response_row`, but not the time, the workers and their seconds.
     """
     return {
         **response_row(request_id, response, model_version),
         "worker": response.worker,
         "worker_s": response.worker_s,
         "gpu_s": response.gpu_s,
+        "answered_at": datetime.now(UTC) if response.report else None,
         "server_finish_reason": (list(response.report.finish_reasons) or None) if response.report else None,
     }
 

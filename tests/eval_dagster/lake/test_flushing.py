@@ -13,8 +13,8 @@ import pytest
 
 from eval_dagster.lake.answers.responses import ResponseCache, ResponseFlusher
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.tables.rows import response_row
-from eval_dagster.records import ModelResponse
+from eval_dagster.lake.tables.rows import answer_row, response_row
+from eval_dagster.records import ModelResponse, ServerReport
 
 
 @pytest.fixture
@@ -107,6 +107,17 @@ def test_what_was_answered_survives_a_kill_before_any_flush(cache: ResponseCache
     assert {name: (row["text"], row["choice_logprobs"]) for name, row in after.items()} == {
         name: (row["text"], row["choice_logprobs"]) for name, row in before.items()
     }
+
+
+def test_a_journal_keeps_the_time_of_an_answer(cache: ResponseCache) -> None:
+    answer = answer_row("a", ModelResponse(text=("a",), finish_reason=("stop",), report=ServerReport()), "v1")
+    with ResponseFlusher(cache, "run", every_s=60) as flusher:
+        flusher.add({**answer, "retryable": False})
+        flusher.add(row("b"))
+        assert cache.find({"a"})["a"]["answered_at"] == answer["answered_at"]
+    found = cache.find({"a", "b"})
+    assert found["a"]["answered_at"] == answer["answered_at"]
+    assert found["b"].get("answered_at") is None, "it was computed here"
 
 
 def test_a_line_that_a_crash_cut_costs_its_answer_alone(cache: ResponseCache) -> None:

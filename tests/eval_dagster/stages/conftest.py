@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running_stages import CONFIG
+from planted_faults import CONFIG as QUIZ_CONFIG
+from planted_faults import QUIZ, model_code
+from running_stages import CONFIG, run_all
 
 from eval_dagster.project import Project
 
@@ -52,3 +54,18 @@ def asked(tmp_path: Path) -> Callable[[], list[str]]:
         return lines
 
     return read
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path, write: Callable[[str, str], Path]) -> Callable[..., Project]:
+    """A function that evaluates a task of the quiz, with a fault of the model."""
+    write("quiz.py", QUIZ)
+
+    def evaluate(task: str, fault: str = "pass", shots: int = 0) -> Project:
+        write("model.py", model_code(task, fault))
+        project = Project.open(config_path=write("evals.yaml", QUIZ_CONFIG.format(task=task, shots=shots)), home=tmp_path / "home")
+        _, failures = run_all(project, [("quiz", "one")])
+        assert failures == []
+        return project
+
+    return evaluate

@@ -83,12 +83,13 @@ def test_a_benchmark_that_leaks_its_class_is_marked_wherever_it_is_shown(
     board = {row["eval"]: row for row in read_rows(project.lake, "select * from leaderboard")}
     assert board["leaking"]["value"] == 1.0, "a model that repeats the last answer of the examples"
     assert board["sound"]["value"] < 0.6
-    assert {name: row["findings"] for name, row in board.items()} == {"leaking": ["examples_tell_gold"], "sound": []}
+    # A model that repeats an answer gives one to each subject of the sound eval, too.
+    assert {name: row["findings"] for name, row in board.items()} == {"leaking": ["examples_tell_gold"], "sound": ["position_bias"]}
     [warning] = results["rendered_prompts", "leaking"].warnings
     assert warning.startswith("eval leaking: examples_tell_gold: all examples of 4 of 4 subjects have one answer, which is the gold answer")
     assert "(sample ticket 0, for instance)" in warning
     assert not results["rendered_prompts", "sound"].warnings
-    [row] = read_rows(project.lake, "select * from eval_findings where status = 'found'")
+    [row] = read_rows(project.lake, "select * from eval_findings where status = 'found' and eval = 'leaking'")
     assert (row["eval"], row["check_name"], row["n"], row["n_of"]) == ("leaking", "examples_tell_gold", 40, 40)
     assert read_rows(project.lake, "select 1 from prompts where sample_id = $id", {"id": row["sample_id"]})
     assert row["sample_name"] == "ticket 0"
@@ -129,7 +130,10 @@ def test_results_from_before_the_checks_say_that_nobody_looked(
     assert failures == []
     assert {stage for (stage, _), each in results.items() if not each.cached} == {"rendered_prompts", "task_metrics"}
     assert asked() == [], "no answer is asked for again"
-    assert sorted(row["findings"] for row in read_rows(project.lake, "select * from leaderboard")) == [[], ["examples_tell_gold"]]
+    assert sorted(row["findings"] for row in read_rows(project.lake, "select * from leaderboard")) == [
+        ["examples_tell_gold"],
+        ["position_bias"],
+    ]
 
 
 @pytest.mark.parametrize(

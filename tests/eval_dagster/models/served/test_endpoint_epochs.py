@@ -20,6 +20,7 @@ from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.wording import evidence
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.parquet_files import read_table, write_parquet
 from eval_dagster.lake.records import records_of
 from eval_dagster.models.base import Look, ModelHandle
 from eval_dagster.pipeline import Outcome, evaluate
@@ -28,7 +29,7 @@ from eval_dagster.project import Project
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import history
 from eval_dagster.stages.outputs import materialize_outputs
-from eval_dagster.stages.partition import STAGES, Partition, StageFailure
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
 from eval_dagster.stages.prompts import materialize_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
 
@@ -159,6 +160,62 @@ def test_a_pinned_model_keeps_its_answers(night: Night, stub: Stub, tmp_path: Pa
     assert [(row["outcome"], row["epoch"]) for row in looks(tmp_path)] == [("first", 0), ("different", 0), ("different", 0)]
     assert warnings(night(pin="commit-2")) == set()
     assert asked(stub) == LOOK + 30
+
+
+def endpoint_finding(folder: Path) -> dict[str, Any]:
+    rows = "select * exclude (materialized_at) from eval_findings where check_name = 'endpoint_changed'"
+    [row] = read_rows(Lake(folder / "home"), rows)
+    return row
+
+
+def test_a_result_with_answers_from_before_a_change_says_so(night: Night, stub: Stub, tmp_path: Path) -> None:
+    night(to_the_end=True, pin="commit-1")
+    assert (endpoint_finding(tmp_path)["status"], endpoint_finding(tmp_path)["n_of"]) == ("clean", 30)
+    stub.change(salt="another model")
+    found = "\n".join(warnings(night(to_the_end=True, pin="commit-1")))
+    row = endpoint_finding(tmp_path)
+    assert (row["status"], row["n"], row["n_of"], len(set(row["sample_ids"]))) == ("found", 30, 30, 5)
+    assert row["seen"].startswith("30 of 30 answers are older than the look of ")
+    assert row["effect"] == "the score is of a model that the server has no more"
+    assert "sums|served: endpoint_changed: 30 of 30 answers are older" in found
+    again = night(to_the_end=True, pin="commit-1")
+    assert all(isinstance(each, StageResult) and each.cached for each in again), "it is looked at once"
+    night(to_the_end=True, pin="commit-1", limit=15)
+    row = endpoint_finding(tmp_path)
+    assert (row["status"], row["n"], row["n_of"]) == ("found", 30, 45)
+    assert row["effect"] == "the score mixes answers of several models"
+    stub.change(salt="")
+    night(to_the_end=True, pin="commit-1", limit=15)
+    row = endpoint_finding(tmp_path)
+    assert (row["status"], row["n"], row["n_of"]) == ("found", 15, 45), "the first model is back, and the others are of another one"
+    night(to_the_end=True, pin="commit-2", limit=15)
+    assert (endpoint_finding(tmp_path)["status"], endpoint_finding(tmp_path)["n_of"]) == ("clean", 45)
+
+
+def test_answers_that_were_asked_anew_after_a_change_are_sound(night: Night, stub: Stub, tmp_path: Path) -> None:
+    night(to_the_end=True)
+    stub.change(salt="another model")
+    assert "epoch 1" in "".join(warnings(night(to_the_end=True)))
+    assert (endpoint_finding(tmp_path)["status"], endpoint_finding(tmp_path)["n_of"]) == ("clean", 30)
+
+
+def test_answers_without_a_time_are_not_called_sound(night: Night, stub: Stub, tmp_path: Path) -> None:
+    """Those of earlier releases have none."""
+    night(to_the_end=True, pin="commit-1")
+    outputs = Lake(tmp_path / "home").current("responses", "sums", "served")
+    assert outputs is not None
+    write_parquet(outputs.path, read_table(outputs.path).drop_columns(["answered_at"]), outputs.info)
+    stub.change(salt="another model")
+    night(to_the_end=True, pin="commit-1")
+    row = endpoint_finding(tmp_path)
+    assert (row["status"], row["seen"]) == ("not checked", "the server changed, and 30 answers have no time")
+
+
+def test_a_server_that_nobody_looked_at_is_not_called_sound(night: Night, tmp_path: Path) -> None:
+    night(to_the_end=True, canaries=0)
+    row = endpoint_finding(tmp_path)
+    assert row["status"] == "not checked"
+    assert row["seen"] == "the server does not name its state (`server_fingerprint`), and there was no look at it"
 
 
 def test_without_canaries_nothing_is_asked(night: Night, stub: Stub, tmp_path: Path) -> None:

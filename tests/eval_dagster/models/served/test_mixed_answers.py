@@ -1,6 +1,7 @@
 """A model that changes while it is asked, and says so in its answers: `system_fingerprint` or `model` differ."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -70,12 +71,21 @@ def test_a_score_that_mixes_two_states_of_a_server_says_so(proxy: RunningServer,
 def test_gate_and_leaderboard_name_a_score_that_mixes_two_states(
     proxy: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    marks, causes, pages, printed = [], [], [], []
+    marks, causes, pages, printed, findings = [], [], [], [], []
     for night, is_mixed in enumerate([False, True, False]):
         project = project_of(tmp_path, proxy, pin=f"night {night}")
         outcomes = run(project, proxy, is_mixed=is_mixed)
         assert not [each for each in outcomes if isinstance(each, StageFailure)]
         marks += [row["mixed_answers"] for row in query(project.lake, "select mixed_answers from leaderboard")]
+        [finding] = query(project.lake, "select * from eval_findings where check_name = 'endpoint_changed'")
+        findings.append((finding["status"], finding["n_of"]))
+        if is_mixed:
+            named = query(project.lake, "select sample_id, server_fingerprint from responses")
+            [(most, count), (fewer, less)] = Counter(row["server_fingerprint"] for row in named).most_common()
+            assert finding["seen"] == f"the answers name {STATES} (`server_fingerprint`), {most} in {count} of 30 samples"
+            assert finding["n"] == less
+            assert set(finding["sample_ids"]) <= {row["sample_id"] for row in named if row["server_fingerprint"] == fewer}
+            assert len(finding["sample_ids"]) == min(5, less)
         [row] = judge(project, "nightly", run_id="gate").regressions
         causes.append(row.cause)
         with closing(CatalogReader(project.lake)) as reader, reader.state() as state:
@@ -85,6 +95,7 @@ def test_gate_and_leaderboard_name_a_score_that_mixes_two_states(
         if is_mixed:
             assert "mixed answers (of several models or states of the server)" in evidence(row)
     assert marks == [None, STATES, None]
+    assert findings == [("not checked", None), ("found", 30), ("not checked", None)], "the stub names no state by itself"
     assert causes == [None, "model, mixed answers", "model, mixed baseline"]
     assert [f"mixes {STATES}" in page for page in pages] == [False, True, False]
     assert [STATES in text and "mixed answers" in text for text in printed] == [False, True, False]
