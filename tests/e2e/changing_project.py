@@ -170,7 +170,7 @@ CHANGES = {
             c.edit("sums.py", 'return item["question"]', 'return str(item["question"])'),
             c.set("evals.words.limit", 4),
         ),
-        {"sums|*": "PSM", "words|*": "POSM"},
+        {"sums|*": "PSM", "words|*": "DPOSM"},
     ),
     "a row; more examples": Change(
         lambda c: (c.rows("7", "0", "9", "1"), c.set("evals.words.num_fewshot", 2)), {"sums|*": "DPOSM", "words|*": "POSM"}

@@ -144,7 +144,7 @@ class Place:
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run `eval-dagster`."""
         command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        folder, environment = self.checkout.folder, {**self._environment, "COLUMNS": "250"}
+        folder, environment = self.checkout.folder, {**self._environment, "COLUMNS": "500"}
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=RUN_S)
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -284,7 +284,7 @@ def _place(folder: Path, tiny_model: Path, way: str) -> Iterator[tuple[Place, Wa
     environment = os.environ | clock.environment
     environment["PYTHONPATH"] = f"{folder / 'package'}{os.pathsep}{environment['PYTHONPATH']}"
     environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "EVAL_DAGSTER_HOME": str(folder / "home")}
-    environment |= {"DAGSTER_HOME": str(folder / "home" / "dagster"), "NO_COLOR": "1", "COLUMNS": "250"}
+    environment |= {"DAGSTER_HOME": str(folder / "home" / "dagster"), "NO_COLOR": "1", "COLUMNS": "500"}
 
     def by_night(place: Place) -> None:
         before = len(place.ended("gate_nightly"))
