@@ -329,10 +329,10 @@ class _Look:
         return PartitionState(eval=self._rows.eval_name, model=self._model.name, cells=self._cells, estimate=estimate)
 
     def _prompts(self) -> Cell:
-        handle = self._partition.project.handle(self._model.name)
-        problem, asks = self._model.problem, handle.must_prepare()
-        if problem is not None and (problem.state == "broken" or asks):
-            raise problem
+        project, name = self._partition.project, self._model.name
+        # A run renders prompts before it loads the model. If its chat template has to be prepared for them, its problem comes first.
+        if self._model.problem is not None and project.model(name).prompt_format == "chat" and project.handle(name).must_prepare():
+            raise self._model.problem
         with without_network():
             self._rendering = rendering_of(self._partition.project, self._rows.eval_name, self._model.name)
             self._prompt_plan = plan = plan_prompts(self._partition, self._rendering, self._rows.version)

@@ -16,6 +16,7 @@ from eval_dagster.assets.asset_datasets import read_assets
 from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import Planned, StepEvent, report
 from eval_dagster.assets.names import LEADERBOARD, Names
+from eval_dagster.assets.observing import looked_at
 from eval_dagster.assets.partitions import add_partitions, removed_failures
 from eval_dagster.assets.previews import leaderboard_rows, markdown_table
 from eval_dagster.assets.provenance import SOURCES, partitions_of
@@ -161,7 +162,7 @@ def _evaluate(
     gone = {(each.eval_name, each.model) for each in removed}
     known = [each for each in partitions if each not in gone]
     made = pipeline.evaluate(project, known, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context)) if known else ()
-    outcomes = chain(removed, made)
+    outcomes = looked_at(context.instance, project, chain(removed, made))
     with at_work(context, project.home), library_log(context.log):
         read_assets(context, project, list(dict.fromkeys(name for name, _ in known)))
         keys = [partition_key(*each) for each in partitions]

@@ -5,9 +5,11 @@ It is a process of its own, since one that has loaded a task cannot see that the
 """
 
 import json
+import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,10 +37,12 @@ from eval_dagster.dagster_internals.instances import InstanceRef
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.freshness import Cell, PartitionState, partition_states
 from eval_dagster.lake.files import LakeFile
+from eval_dagster.pipeline import Outcome
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageResult, partition_key, sound_current
 from eval_dagster.versions.hashes import stable_hash
 
+_LOG = logging.getLogger(__name__)
 _REMOVED = "removed"
 """The version of the source of a result whose eval or model was removed."""
 _AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -104,6 +108,27 @@ def look(instance: dg.DagsterInstance, project: Project, *, model: int = 0, eval
         changed += _look_at_suites(instance, project) + _look_at_removed(instance, project)
     files = [str(project.config_path), *_own_modules(project.folder)]
     return Look(next_model=place[0], next_eval=place[1], n_partitions=n_partitions, changed=changed, files=files)
+
+
+def looked_at(instance: dg.DagsterInstance, project: Project, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """Pass on the outcomes of a run, and report at its end which of its results the next run would make again.
+
+    Those are results with errors that may not recur, and those that MLflow lacks. Until the next look, Dagster would call them current.
+    """
+    again: dict[str, list[str]] = defaultdict(list)
+    for outcome in outcomes:
+        if isinstance(outcome, StageResult) and outcome.model:
+            info = outcome.file.info
+            if info.counts.get("retryable_errors") or (outcome.stage == "task_metrics" and info.inputs.get("mlflow_run") is None):
+                again[outcome.model].append(outcome.eval_name)
+        yield outcome
+    try:
+        for model, evals in again.items():
+            watch = _Watch(instance, project, model, is_busy=True)
+            for state in partition_states(project, list(dict.fromkeys(evals)), [model]):
+                watch.report(state)
+    except (EvalDagsterError, OSError) as error:  # the results stand, and the next look reports it
+        _LOG.warning("what the next run makes again is not shown yet: %s", error)
 
 
 def _look_at_suites(instance: dg.DagsterInstance, project: Project) -> list[str]:

@@ -288,6 +288,26 @@ def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_par
     assert not [kind for kind in kinds if kind.startswith("ASSET_MATERIALIZATION")], "nor is one planned"
 
 
+def test_a_result_that_the_next_run_makes_again_is_stale_at_once(project: Project) -> None:
+    """A request that failed may be answered then. No look has said so yet."""
+    raises = textwrap.dedent("""
+        def answer(request):
+            if "Question 1" in request.prompt:
+                raise OSError("no")
+            return " 7" if request.choices is None else [0.0] * len(request.choices)
+    """)
+    (project.folder / "answers.py").write_text(raises)
+    _edit(project.folder / "evals.yaml", 'a: {backend: scripted, default: " 7"}', "a: {backend: scripted, function: 'answers.py:answer'}")
+    for _ in range(2):
+        _everything(_open(project.folder))
+        stale = _check_against_a_dry_run(project)
+        assert stale == {(stage, "sums|a") for stage in STAGES[2:]}
+        assert not [news for news in _look(project).changed if "regressions" not in news], "nothing new"
+    (project.folder / "answers.py").write_text(raises.replace('raise OSError("no")', "pass"))
+    _everything(_open(project.folder))
+    assert not _check_against_a_dry_run(project)
+
+
 def _failed(project: Project) -> set[Cell]:
     with open_instance(project.home) as instance:
         return {(stage, partition) for stage in STAGES for partition in failed_partitions(instance, stage, project)}

@@ -255,9 +255,8 @@ def test_what_is_broken_has_its_reason_and_costs_no_other(project: Callable[[str
     assert [cell.state for cell in broken.cells.values()] == ["broken", *["not reached"] * 4]
     assert "no_such_package" in broken.cells["dataset_snapshot"].detail
     lost = states["quiz", "lost"]
-    assert lost.cells["dataset_snapshot"].state == "fresh"
-    assert lost.cells["rendered_prompts"].state == "broken"
-    assert "no_such_package" in lost.cells["rendered_prompts"].detail
+    assert [cell.state for cell in lost.cells.values()] == ["fresh", "missing", "broken", "not reached", "not reached"]
+    assert "no_such_package" in lost.cells["model_outputs"].detail
     assert not broken.is_known
     assert not lost.is_known
     assert lost.estimate.requests == 0
