@@ -136,7 +136,9 @@ class Place:
         for line in done.stdout.splitlines():
             if line.startswith("│"):
                 eval_name, model, *stages = (each.strip() for each in line.strip("│").split("│"))
-                for stage, said in zip(STAGES.values(), stages, strict=False):
+                for stage, said in zip(
+                    STAGES.values(), stages if eval_name else (), strict=False
+                ):  # else the causes of the line before go on
                     states[stage, eval_name if stage == STAGES["D"] else f"{eval_name}|{model}"] = said.partition(":")[0]
         assert (done.returncode == 0) == (set(states.values()) == {"fresh"}), done
         return states
@@ -144,8 +146,8 @@ class Place:
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run `eval-dagster`."""
         command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        folder, environment = self.checkout.folder, {**self._environment, "COLUMNS": "500"}
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=RUN_S)
+        folder = self.checkout.folder
+        return subprocess.run(command, cwd=folder, env=self._environment, capture_output=True, text=True, check=False, timeout=RUN_S)
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Rows of Dagster's table of the events of all runs."""
