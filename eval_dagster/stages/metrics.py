@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from statistics import fmean, stdev, variance
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -267,7 +268,6 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
         with suppress(TrackingError):
             link = partition.project.tracker.run_link(run)
             links |= {"mlflow_run": link} if link else {}
-    preview = read_head(current.path, 20, _PREVIEW)
     shown = next((row for row in read_rows(current.path, ["is_headline", "findings"]) if row["is_headline"]), None)
     if shown is not None and shown["findings"] is not None:
         told = {*PROMPT_CHECKS, Check.ERRORS}  # by the stages before
@@ -275,11 +275,15 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
         warnings = [*warnings, *(f"{partition}: {each}" for each in of_answers if each.status is Status.FOUND)]
     if shown is None:
         metric = headline(partition.task)
-        values = ", ".join(dict.fromkeys(row["metric"] for row in preview if row["metric"].split("/")[0] == metric.NAME))
+        values = ", ".join(
+            dict.fromkeys(row["metric"] for row in read_rows(current.path, ["metric"]) if row["metric"].split("/")[0] == metric.NAME)
+        )
         wrong = f"declares {name!r}" if (name := declared_headline(metric)) else "does not say which is the headline"
         lacks = f"the metric {metric.__name__} gives the values {values}, and {wrong}; set HEADLINE in the class to the name of one"
         warnings = [*warnings, f"{partition}: the leaderboard does not show it, since {lacks}"]
-    return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
+    return partition.result(
+        _STAGE, current, cached=cached, read_preview=partial(read_head, current.path, 20, _PREVIEW), links=links, warnings=tuple(warnings)
+    )
 
 
 def _write(partition: Partition, rows: Sequence[MetricRow], scores: LakeFile, plan: Plan, mlflow_run: str | None) -> LakeFile:

@@ -11,6 +11,7 @@ model, which may serve several evals (see `stages.inference`). They are absent i
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError
@@ -260,7 +261,7 @@ def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Seq
         warnings = (*warnings, f"{partition}: {unscored} {requests} {wish}{cure}")
     if mixed := mixed_words(file.info.counts, with_columns=True):
         warnings = (*warnings, f"{partition}: its answers are of {mixed}, so that its score mixes them")
-    return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
+    return partition.result(_STAGE, file, cached=cached, read_preview=partial(read_head, file.path, 5, _PREVIEW), warnings=warnings)
 
 
 def _write(plan: _Asking, answers: Sequence[Answer], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:

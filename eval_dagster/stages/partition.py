@@ -1,9 +1,10 @@
 """A partition of eval and model: its files, how a stage decides whether to make the next file and writes it, and what comes of it."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,14 +89,23 @@ class StageResult:
     file: LakeFile
     cached: bool
     """Whether the current file was already up to date, so nothing was computed."""
-    preview: Sequence[Mapping[str, Any]] = ()
-    """A few rows, shown in the user interfaces."""
+    read_preview: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    """Reads the preview."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Name -> URL of pages that show more."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """Name -> a file in the home that shows more."""
     warnings: Sequence[str] = ()
     """Problems that did not prevent the result."""
+
+    @cached_property
+    def preview(self) -> Sequence[Mapping[str, Any]]:
+        """A few rows, shown in the user interfaces. They are read when asked for, since a current result shows none."""
+        try:
+            return self.read_preview()
+        except (LakeError, OSError) as error:  # the boundary between a result and its preview
+            log.warning(f"{self.stage} {partition_key(self.eval_name, self.model)} has no preview: {error}")
+            return ()
 
 
 @dataclass(frozen=True, kw_only=True)

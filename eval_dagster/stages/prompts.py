@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from eval_dagster.errors import DataError, UsageError, WholeEvalError
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
@@ -81,8 +82,9 @@ def materialize_prompts(partition: Partition) -> StageResult:
     if current.info.counts.get("repeated_names"):
         words = shared_names(_named(read_rows(current.path, ["sample_name", "source_id"])))
         warnings = [f"{partition}: {words}", *warnings]
-    preview = read_head(current.path, 3, _PREVIEW)
-    return partition.result(_STAGE, current, cached=plan.fresh is not None, preview=preview, warnings=warnings)
+    return partition.result(
+        _STAGE, current, cached=plan.fresh is not None, read_preview=partial(read_head, current.path, 3, _PREVIEW), warnings=warnings
+    )
 
 
 def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: str) -> Plan:

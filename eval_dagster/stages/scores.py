@@ -4,6 +4,7 @@ import math
 import platform
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby, islice
 from statistics import fmean
 from typing import Any
@@ -192,9 +193,9 @@ def materialize_scores(partition: Partition) -> StageResult:
         )
         current = partition.write(_STAGE, rows, info)
     warning = error_warning(partition.eval_name, partition.model, current)
-    preview = preview_samples(prompts, outputs, current, headline(task).NAME)
+    read_preview = partial(preview_samples, prompts, outputs, current, headline(task).NAME)
     cached = plan.fresh is not None
-    return partition.result(_STAGE, current, cached=cached, preview=preview, warnings=[warning] if warning else [])
+    return partition.result(_STAGE, current, cached=cached, read_preview=read_preview, warnings=[warning] if warning else [])
 
 
 def plan_scores(partition: Partition, prompts: AskedPrompts, outputs_version: str) -> Plan:

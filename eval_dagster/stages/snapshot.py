@@ -1,6 +1,7 @@
 """Stage `dataset_snapshot`: the rows of an eval as they were read, named by their content."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from eval_dagster.datasets.reader import DatasetReader, reads_in_part
@@ -49,9 +50,15 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
                 made_of=plan.made_of,
             )
             current = project.lake.write("samples", table_of("samples", rows), eval_name=eval_name, info=info)
-    preview = read_head(current.path, 5, _PREVIEW)
     cached = plan.fresh is not None
-    return StageResult(stage="dataset_snapshot", eval_name=eval_name, model=None, file=current, cached=cached, preview=preview)
+    return StageResult(
+        stage="dataset_snapshot",
+        eval_name=eval_name,
+        model=None,
+        file=current,
+        cached=cached,
+        read_preview=partial(read_head, current.path, 5, _PREVIEW),
+    )
 
 
 def plan_snapshot(project: Project, eval_name: str) -> Plan:

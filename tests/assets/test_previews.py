@@ -112,3 +112,16 @@ def test_what_a_failure_says_is_not_cut_where_a_preview_is() -> None:
     text = "x" * 1000
     [row] = table_metadata([{"message": text, "reason": text, "answer": text}]).records
     assert row.data == {"message": text, "reason": text, "answer": f"{'x' * 100}… (1000 characters)"}
+
+
+def test_a_preview_that_cannot_be_read_costs_no_result(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+    outcomes = evaluate(project, [("sums", "sevens")], stages=set(STAGES), run_id="again", reporter=SilentReporter())
+    [result] = [each for each in outcomes if isinstance(each, StageResult) and each.stage == "model_outputs"]
+    damaged = result.file.path
+    content = damaged.read_bytes()
+    try:
+        damaged.write_bytes(b"no Parquet")
+        assert preview_metadata(result) == {}
+        assert "model_outputs sums|sevens has no preview" in caplog.text
+    finally:
+        damaged.write_bytes(content)
