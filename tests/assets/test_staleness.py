@@ -404,6 +404,7 @@ def test_a_look_goes_on_where_the_last_one_ended(project: Project, seconds: floa
     assert sorted(changed) == [f"{stage} sums|{model}: {cause}" for stage, cause in causes.items() for model in "ab"]
 
 
+@pytest.mark.long
 def test_the_sensor_looks_in_a_process_of_its_own_and_again_when_a_file_changed(project: Project) -> None:
     _everything(project)
     sensor = definitions_sensor(project)

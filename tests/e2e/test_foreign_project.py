@@ -66,6 +66,7 @@ def _run(folder: Path, *command: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_two_components_and_own_assets_are_checked_listed_and_launched(project: Path) -> None:
     assert "validated successfully" in _run(project, "dg", "check", "yaml")
     assert "All definitions loaded successfully" in _run(project, "dg", "check", "defs")

@@ -225,6 +225,7 @@ def test_it_is_an_error_where_all_workers_are_refused(cluster: RayCluster, packa
         odd(packages, tmp_path, workers(cluster, count=1), others=9).load()
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_start_is_no_other_version(cluster: RayCluster, packages: Path, tmp_path: Path) -> None:
     notes = KeptNotes()
     with (
