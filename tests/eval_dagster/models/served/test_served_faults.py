@@ -43,7 +43,7 @@ TASK = '''
 '''
 TABLES = {
     "prompts": "*",
-    "responses": "* exclude (latency_s, attempts, prompt_tokens, output_tokens, cost)",
+    "responses": "* exclude (latency_s, answered_at, attempts, prompt_tokens, output_tokens, cost)",
     "sample_results": "*",
     "metrics": "* exclude (dagster_run_id, mlflow_run_id, materialized_at)",
 }
