@@ -81,7 +81,7 @@ def test_a_planted_fault_of_rows_and_prompts_is_found_with_the_demo_model(
     assert failures == []
     told = {check for check in found(project) if check in PROMPT_CHECKS}
     assert told == fault.checks & PROMPT_CHECKS
-    assert fault.checks <= set(found(project))
+    assert fault.checks - {Check.ONE_ANSWER} <= set(found(project)), "an answer that was cut off is none"
 
 
 def test_each_check_has_a_planted_fault() -> None:
