@@ -220,6 +220,7 @@ def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path, 
     assert "this command asks does not know the asset support/tickets; the rows are those materialized 2" in asked.stderr
 
 
+@pytest.mark.long
 def test_a_new_materialization_makes_its_own_eval_stale_and_a_command_says_what_to_do(folder: Path) -> None:
     _materialize(folder, "support/tickets", "exported", "versioned")
     _evaluate(folder, "tickets", "exported", "versioned", "own")
