@@ -36,7 +36,7 @@ _KEPT_S = 24 * 3600.0
 
 
 def asset_path(keys: Mapping[str, str]) -> str:
-    """What stands for `DATASET_PATH` if assets have the rows. `keys` are the keys by split; by an empty text for all."""
+    """The text in place of `DATASET_PATH` if assets have the rows. `keys` has the key of each split, or one under an empty text for all."""
     return _SCHEME + ",".join(f"{split}={key}" if split else key for split, key in keys.items())
 
 
@@ -50,7 +50,7 @@ def keys_in(path: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Materialized:
-    """The newest materialization of an asset that Dagster told of."""
+    """The newest materialization of an asset in Dagster."""
 
     key: str
     """The key of the asset, with `/` between its parts."""
@@ -75,7 +75,7 @@ class Materialized:
 
 
 class AssetStore:
-    """What a home knows of assets. Several processes may use it at once."""
+    """The newest materializations of assets, and rows of theirs, in a home. Several processes may use it at once."""
 
     def __init__(self, folder: Path | None) -> None:
         """`folder` need not exist. Without one, nothing is kept."""
@@ -83,7 +83,7 @@ class AssetStore:
         self._told: dict[str, Materialized] = {}
 
     def newest(self, key: str) -> Materialized | None:
-        """The newest materialization of an asset that this process was told of or the home keeps; None if there is none."""
+        """The newest known materialization of an asset: from `tell`, or from the home. None if there is none."""
         told, kept = self._told.get(key), self._kept(key)
         if told is None or kept is None:
             return told or kept
@@ -198,7 +198,7 @@ class AssetRows:
 
     store: AssetStore
     path: str
-    """What `asset_path` made."""
+    """The path that `asset_path` made."""
     sample_split: str
     """The split that the task evaluates, which an asset with a single table stands for."""
     subject_count: int

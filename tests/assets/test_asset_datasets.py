@@ -146,7 +146,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _materialize(folder: Path, *assets: str, partition: str | None = None, fails: bool = False) -> str:
-    """What the Dagster pages start: a run that loads the user's definitions from their file. Returns its log."""
+    """Run assets as the Dagster pages do: in a run that loads the user's definitions from their file. Returns its log."""
     repository = ReconstructableRepository.for_file(str(folder / "defs.py"), "defs", str(folder))
     selection = [dg.AssetKey(asset.split("/")) for asset in assets]
     with open_instance(folder / ".eval_dagster") as instance:

@@ -1,4 +1,4 @@
-"""What the checks find in the package's benchmarks: on their own and invented rows, and on real rows in `shared`."""
+"""Findings of the checks in the package's benchmarks: on their own and invented rows, and on real rows in `shared`."""
 
 import os
 from collections import defaultdict

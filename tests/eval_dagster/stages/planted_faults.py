@@ -229,8 +229,8 @@ class Fault:
     """Whether the eval has an earlier result without the fault."""
 
 
-def _fault(task: str, model: str, *checks: Check, **more: bool | int | Status) -> Fault:
-    return Fault(task=task, model=model, checks=frozenset(checks), **more)  # type: ignore[arg-type]
+def _fault(task: str, model: str, *checks: Check, status: Status = Status.FOUND, shots: int = 0, is_sound_before: bool = False) -> Fault:
+    return Fault(task=task, model=model, checks=frozenset(checks), status=status, shots=shots, is_sound_before=is_sound_before)
 
 
 FAULTS: Mapping[str, Fault] = {

@@ -1,4 +1,4 @@
-"""Faults that are planted one by one: each is found by the check that is made for it, and by no other. What cannot be told is not clean."""
+"""Plants faults one by one. Its own check finds each, and no other check does. A check that cannot tell does not say that all is well."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
