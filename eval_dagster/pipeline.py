@@ -3,12 +3,13 @@
 If the lake does not answer, all partitions end.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from eval_dagster.checkpoints import record_evaluation, remember_new, remembered
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, NotEvaluatedError, described
@@ -79,7 +80,7 @@ def evaluate(
 
     A stage needs the current results of earlier stages. If they are missing or old, they are made first, chosen or not, and their outcomes
     are also returned. A partition that fails at one stage skips the later ones; the others continue. The catalog is published after each
-    model.
+    model, unless that has taken much of the time so far, and at the end.
     """
     project.lake.answers.begin()
     by_model: dict[str, list[str]] = defaultdict(list)
@@ -94,25 +95,53 @@ def evaluate(
         if isinstance(outcome, StageFailure):
             missing[outcome.eval_name] = outcome
     kept = KeptModel()
-    for model, names in by_model.items():
-        outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
-        run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
-        checkpoint = project.known_checkpoints.get(model)
-        if checkpoint is not None:
-            checkpoint = replace(checkpoint, seen=remembered(project.lake.answers).get(model))
-            remember_new(project.lake.answers, [checkpoint], run_id)
-        tables = [table for table in STAGES.values() if table != "samples"]
-        folders = [project.lake.folder("samples", name) for name in names]
-        folders += [project.lake.folder(table, name, model) for name in names for table in tables]
-        with limited(project.config.code_timeout), project.lake.steady(folders):
-            for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
-                outcomes.setdefault(outcome.eval_name, []).append(outcome)
-                yield outcome
-        has_result = any(isinstance(each[-1], StageResult) and each[-1].stage == "task_metrics" for each in outcomes.values())
-        if checkpoint is not None and has_result and not project.lake.is_trial and not project.deletion(model):
-            record_evaluation(project.lake, checkpoint, project.handle(model), run_id)
-        add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
-        _publish(project.lake)
+    with _Publishing(project.lake) as publishing:
+        for model, names in by_model.items():
+            outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
+            run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
+            checkpoint = project.known_checkpoints.get(model)
+            if checkpoint is not None:
+                checkpoint = replace(checkpoint, seen=remembered(project.lake.answers).get(model))
+                remember_new(project.lake.answers, [checkpoint], run_id)
+            tables = [table for table in STAGES.values() if table != "samples"]
+            folders = [project.lake.folder("samples", name) for name in names]
+            folders += [project.lake.folder(table, name, model) for name in names for table in tables]
+            with limited(project.config.code_timeout), project.lake.steady(folders):
+                for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
+                    outcomes.setdefault(outcome.eval_name, []).append(outcome)
+                    yield outcome
+            has_result = any(isinstance(each[-1], StageResult) and each[-1].stage == "task_metrics" for each in outcomes.values())
+            if checkpoint is not None and has_result and not project.lake.is_trial and not project.deletion(model):
+                record_evaluation(project.lake, checkpoint, project.handle(model), run_id)
+            add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
+            publishing.model_ended()
+
+
+class _Publishing:
+    """Publishes the catalog of a run: after each model, while that takes little of the time, and when the run ends or is interrupted.
+
+    Of hundreds of evals that are current, a publication takes longer than all else about a model.
+    """
+
+    _MOST = 0.05
+    """Maximum share of the time so far that publications before the last one take."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake, self._started, self._spent, self._is_due = lake, time.monotonic(), 0.0, False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_due:
+            _publish(self._lake)
+
+    def model_ended(self) -> None:
+        self._is_due = True
+        started = time.monotonic()
+        if self._spent <= self._MOST * (started - self._started):
+            _publish(self._lake)
+            self._spent, self._is_due = self._spent + time.monotonic() - started, False
 
 
 def _publish(lake: Lake) -> None:
