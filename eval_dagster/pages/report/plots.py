@@ -114,15 +114,19 @@ def curve_png(points: Sequence[StepPoint], *, title: str, metric: str) -> bytes:
 
 
 def _png(draw: "Callable[[], Figure]", title: str) -> bytes:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from PIL import Image
 
     with _drawing({}):
         figure = draw()
         figure.suptitle(title, x=0.012, ha="left", fontsize=9.5, color=_INK)
-        drawn, small = BytesIO(), BytesIO()
-        figure.savefig(drawn, format="png", dpi=_DOTS_PER_INCH)
+        figure.set_dpi(_DOTS_PER_INCH)
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()  # once; `savefig` lays the figure out in a draw of its own
     # Few colours take a third of the bytes. Dagster stores a picture in its event log with each materialization.
-    Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    small = BytesIO()
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    image.quantize(_COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
     return small.getvalue()
 
 
