@@ -1,7 +1,9 @@
 """A real headless Chromium on the real UIs: materialize a partition by hand, see it succeed, see its metadata and its MLflow run.
 
-Pictures of what it sees are written to the folder that `EVAL_DAGSTER_SCREENSHOTS` names. Those of the documentation are of the demo suite:
+Pictures of what it sees are written to the folder that `EVAL_DAGSTER_SCREENSHOTS` names. Those of the documentation are of the demo suite,
+evaluated beside the MLflow whose address they show:
 
+    EVAL_DAGSTER_HOME=/tmp/demo eval-dagster ui &
     EVAL_DAGSTER_HOME=/tmp/demo eval-dagster run --suite demo
     EVAL_DAGSTER_HOME=/tmp/demo EVAL_DAGSTER_SCREENSHOTS=docs/pictures pytest tests/e2e/test_browser.py -k readme
 """
