@@ -27,6 +27,8 @@ def test_holm_is_that_of_statsmodels_and_leaves_out_what_was_not_compared() -> N
     p_values = np.random.default_rng(0).random(12) ** 3
     expected = multipletests(p_values, method="holm")[1].tolist()
     assert holm([None, *p_values.tolist()[:5], None, *p_values.tolist()[5:]]) == [None, *expected[:5], None, *expected[5:]]
+    for high in ([1.0] * 5, [0.25, 0.9, 0.8, 0.25], [0.24, 0.9, 0.8, 0.25], [0.5, 0.5, 0.3], [1.0]):
+        assert holm(high) == multipletests(high, method="holm")[1].tolist()
     assert holm([None]) == [None]
     assert holm([]) == []
     assert holm([0.7]) == [0.7]
