@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -28,6 +28,8 @@ INFO_KEY = b"eval_dagster"
 MADE_OF_KEY = b"eval_dagster_made_of"
 """The footer key of `FileInfo.made_of`. It is separate because earlier releases cannot read a `FileInfo` with an unknown field."""
 _ABANDONED_S = 3600.0
+_BATCH = 10_000
+"""Rows that are in memory together while a few of a file are looked for."""
 
 
 def is_name(name: str) -> bool:
@@ -175,6 +177,21 @@ def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:
         batches = pq.ParquetFile(path).iter_batches(batch_size=count, columns=list(columns))
         first = next(batches, None)
         return _rows_of(first) if first is not None else []
+
+
+def read_rows_at(path: Path, places: Collection[int]) -> dict[int, Any]:
+    """Read the rows at some places of a file, from 0, as dictionaries by place. Raises LakeError if it is damaged."""
+    require_sound(path)
+    found: dict[int, Any] = {}
+    start = 0
+    with damage_named(path):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH):
+            within = [place for place in places if start <= place < start + batch.num_rows]
+            found |= {place: _rows_of(batch.slice(place - start, 1))[0] for place in within}
+            start += batch.num_rows
+            if len(found) == len(places):
+                break
+    return found
 
 
 def _rows_of(table: pa.Table | pa.RecordBatch) -> list[Any]:

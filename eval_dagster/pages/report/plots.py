@@ -122,10 +122,10 @@ def _png(draw: "Callable[[], Figure]", title: str) -> bytes:
         figure.suptitle(title, x=0.012, ha="left", fontsize=9.5, color=_INK)
         figure.set_dpi(_DOTS_PER_INCH)
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()  # once; `savefig` lays the figure out in a draw of its own
+        canvas.draw()  # type: ignore[no-untyped-call]  # once; `savefig` lays the figure out in a draw of its own
     # Few colours take a third of the bytes. Dagster stores a picture in its event log with each materialization.
     small = BytesIO()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
     image.quantize(_COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
     return small.getvalue()
 

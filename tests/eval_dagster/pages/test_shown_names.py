@@ -117,6 +117,35 @@ def test_a_number_that_is_a_name_means_the_name(cli: Callable[..., str], tmp_pat
     assert "is another" not in by_number
 
 
+def test_a_stored_prompt_is_shown_without_rendering(cli: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CONFIG.replace('"tickets.py:Tickets"}', '"tickets.py:Tickets", variants: {short: {template: "Team of {{ text }}?"}}}')
+    config += "  sums: {task: arithmetic, num_fewshot: 2, limit: 7}\n"
+    config = config.replace("suites:", "").replace("  nightly: {evals: [tickets], models: [one], baseline: two}\n", "")
+    (tmp_path / "evals.yaml").write_text(config)
+    asked = [
+        *(["show", "tickets", *args] for args in ([], ["--sample", "1"], ["--sample", "T-4712"], ["--sample", "4713"])),
+        *(["show", "sums", "--sample", str(number)] for number in (0, 3, 6)),
+    ]
+    rendered = [cli(*each) for each in asked]
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    asked_of = [("tickets", "one"), ("sums", "one")]
+    made = list(evaluate(project, asked_of, stages={"rendered_prompts"}, run_id="test", reporter=SilentReporter()))
+    assert not [each for each in made if isinstance(each, StageFailure)]
+    with monkeypatch.context() as patched:
+        patched.delattr("eval_dagster.cli.show.render_eval")
+        stored = [cli(*each) for each in asked]
+    assert [_unplaced(each) for each in stored] == [_unplaced(each) for each in rendered]
+    assert all("Team of Which team? A bill.?" in each for each in stored[1:3])
+
+    (tmp_path / "evals.yaml").write_text(config.replace("Team of", "Whose is"))
+    assert "Whose is Which team? A bill.?" in cli("show", "tickets", "--sample", "T-4712"), "the stored one is of before"
+
+
+def _unplaced(text: str) -> str:
+    """Without the number of a prompt: that of a variant depends on how many prompts are there."""
+    return re.sub(r"sample \d+ ", "sample ", text)
+
+
 def test_results_that_are_older_than_names_are_shown(tmp_path: Path) -> None:
     shutil.copytree(EARLIER, tmp_path / "project")
     project = Project.open(config_path=tmp_path / "project" / "evals.yaml", home=tmp_path / "project" / "home")
