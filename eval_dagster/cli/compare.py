@@ -14,8 +14,8 @@ from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
-from eval_dagster.records.judgements import ChangedSample, Verdict
-from eval_dagster.results.comparison import MetricComparison, cause_words, changed_samples, compare_points
+from eval_dagster.records.judgements import Verdict
+from eval_dagster.results.comparison import MetricComparison, ScoreChange, cause_words, changed_samples, compare_points, score_changes
 from eval_dagster.results.materializations import Materialization, MaterializationName, overall
 from eval_dagster.statistics.paired import ALPHA, Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
@@ -167,34 +167,29 @@ def _row(each: MetricComparison, judgement: Judgement) -> list[object]:
 
 
 def _print_changes(each: MetricComparison, most: int) -> None:
-    changes = list(changed_samples(each.a, each.b, each.metric))
-    if not changes or not most:
+    changes = score_changes(each.a, each.b, each.metric) if most else []
+    if not changes:
         return
     advantages = [_advantage(change, each.higher_is_better) for change in changes]
     better, worse = sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
     alone = len(changes) - better - worse
-    ties = sum(_is_tie(each.a, each.metric, change.sample_id) or _is_tie(each.b, each.metric, change.sample_id) for change in changes)
+    ties = sum(change.is_tie or change.baseline_is_tie for change in changes)
     of_ties = f" ({ties} of them by a tie of choices)" if ties else ""
     counts = f"{worse} worse in a, {better} better{of_ties}" + (f", {alone} with a score in only one of the two" if alone else "")
     out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
-    for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
-        prompt = "" if change.prompt is None else change.prompt.strip()
-        tied = [name for name, point in (("b", each.b), ("a", each.a)) if _is_tie(point, each.metric, change.sample_id)]
+    first = sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]
+    for change, sample in zip(first, changed_samples(each.a, each.b, each.metric, first), strict=True):
+        prompt = "" if sample.prompt is None else sample.prompt.strip()
+        tied = [name for name, is_tie in (("b", change.baseline_is_tie), ("a", change.is_tie)) if is_tie]
         tie = f"  ({' and '.join(tied)}: several choices are equally good, one of them is shown)" if tied else ""
         values = f"  {number(change.baseline_value)} → {number(change.value)}{tie}"
-        out.print(Text.assemble((f"  {cell(change.title)} · {cell(change.subject)}", "dim"), values))
+        out.print(Text.assemble((f"  {cell(sample.title)} · {cell(sample.subject)}", "dim"), values))
         out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
-        for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer), ("b", change.baseline_answer)):
+        for what, text in (("gold", " | ".join(sample.gold)), ("a", sample.answer), ("b", sample.baseline_answer)):
             out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)
 
 
-def _is_tie(point: Materialization, metric: str, sample_id: str) -> bool:
-    """Whether a model found several choices equally good, which counts as a draw among them."""
-    row = point.scores_by_metric.get(metric, {}).get(sample_id)
-    return row is not None and '"tie"' in (row.get("explanation") or "")
-
-
-def _advantage(change: ChangedSample, higher_is_better: bool) -> float:
+def _advantage(change: ScoreChange, higher_is_better: bool) -> float:
     """How much better a is; 0 if a point has no value."""
     if change.value is None or change.baseline_value is None:
         return 0.0

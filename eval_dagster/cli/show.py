@@ -1,23 +1,18 @@
 """The commands `models`, `checkpoints` and `show`, and prompts as people see them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import repeat, starmap
-from typing import Annotated, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
 from eval_dagster.cli.console import errors, out, print_records, print_table, say
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
-from eval_dagster.lake.format.parquet_files import read_rows_at, read_table
-from eval_dagster.lake.tables.rows import prompt_of
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, known_ways
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, Role
 from eval_dagster.records.rendered_prompt import RenderedPrompt
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.prompts import plan_prompts, render_eval, rendering_of
+from eval_dagster.stages.shown_prompts import shown_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
 from eval_dagster.tasks.variants import question_of
 from eval_dagster.texts.figures import did_you_mean
@@ -117,7 +112,7 @@ def show_prompt(
     project.check([eval_name], [])
     materialize_snapshot(project, eval_name, "show")
     place = 0 if sample is None else int(sample) if sample.isascii() and sample.isdecimal() else None
-    prompts = _prompts(project, eval_name, model, place, is_name=sample is not None)
+    prompts = shown_prompts(project, eval_name, model, place, is_name=sample is not None)
     keys = prompts.keys
     found = [] if sample is None else [number for number, key in enumerate(keys) if sample in (key.sample_id, key.sample_name)]
     if place is not None and place < len(keys):
@@ -140,50 +135,6 @@ def show_prompt(
     for number, prompt in zip(found, prompts.at(found), strict=True):
         named = f"{prompt.sample_name}, {prompt.sample_id}" if prompt.sample_name else prompt.sample_id
         print_prompt(prompt, f"{eval_name} · {model} · sample {number} ({named})", num_fewshot=project.num_fewshot(eval_name))
-
-
-class _Key(NamedTuple):
-    """What names a prompt."""
-
-    sample_id: str
-    sample_name: str | None
-    variant: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Prompts:
-    """The prompts of an eval for a model, of which a few are shown."""
-
-    keys: Sequence[_Key]
-    at: Callable[[Sequence[int]], list[RenderedPrompt]]
-    """Gives the prompts at some places."""
-
-
-def _prompts(project: Project, eval_name: str, model: str, place: int | None, *, is_name: bool) -> _Prompts:
-    """The stored prompts if they are current. Rendered ones otherwise, which are not stored.
-
-    Only those up to `place` are rendered, if that is enough, which it is not if the number may also be the name of another sample.
-    """
-    partition, rendering = (
-        Partition(project=project, eval_name=eval_name, model=model, run_id="show"),
-        rendering_of(project, eval_name, model),
-    )
-    stored = plan_prompts(partition, rendering, partition.snapshot().info.version).fresh
-    if stored is None:
-        rendered = [] if place is None else render_eval(project, eval_name, rendering, most=place + 1)
-        if place is None or place >= len(rendered) or (is_name and any(prompt.sample_name for prompt in rendered)):
-            rendered = render_eval(project, eval_name, rendering)
-        keys = [_Key(prompt.sample_id, prompt.sample_name, prompt.variant) for prompt in rendered]
-        return _Prompts(keys=keys, at=lambda places: [rendered[place] for place in places])
-    path = stored.path
-    table = read_table(path, _Key._fields)
-    columns = (table[name].to_pylist() if name in table.column_names else repeat(None) for name in _Key._fields)
-
-    def read(places: Sequence[int]) -> list[RenderedPrompt]:
-        rows = read_rows_at(path, places)
-        return [prompt_of(rows[place]) for place in places]
-
-    return _Prompts(keys=list(starmap(_Key, zip(*columns, strict=False))), at=read)
 
 
 def print_prompt(prompt: RenderedPrompt, title: str, *, num_fewshot: int) -> None:

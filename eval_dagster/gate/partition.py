@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from eval_dagster.config.schema import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
@@ -31,6 +32,7 @@ from eval_dagster.results.materializations import (
     overall,
     previous_materialization,
 )
+from eval_dagster.results.paired_scores import PairedScores
 from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
 
@@ -85,9 +87,11 @@ def asked_samples(point: Materialization, metric: str) -> tuple[set[str], set[st
 
     An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.
     """
-    name = metric.partition("/")[0]
-    rows = [row for each, by_sample in point.scores_by_metric.items() if each.partition("/")[0] == name for row in by_sample.values()]
-    return {row["sample_id"] for row in rows}, {row["sample_id"] for row in rows if row["error"] is not None}
+    name, table = metric.partition("/")[0], point.score_table
+    names = [each for each in pc.unique(table["metric"]).to_pylist() if each.partition("/")[0] == name]
+    of_metric = table.select(["sample_id", "metric", "error"]).filter(pc.field("metric").isin(names))
+    failed = of_metric.filter(pc.field("error").is_valid())
+    return set(of_metric["sample_id"].to_pylist()), set(failed["sample_id"].to_pylist())
 
 
 def measured_noise(point: Materialization, others: Sequence[Materialization], metric: str) -> NoiseFloor | None:
@@ -107,11 +111,11 @@ def measured_noise(point: Materialization, others: Sequence[Materialization], me
     """
     if metric not in overall(point):
         return None
-    rows = point.scores_by_metric.get(metric, {})
-    subjects = [row["subject"] for row in rows.values()] if overall(point)[metric]["aggregation"] == "macro" else None
-    texts = [row["text_values"] or () for row in rows.values()]
-    most = max(map(len, texts), default=0)
+    scores = point.scores_of(metric)
+    subjects = scores["subject"].to_pylist() if overall(point)[metric]["aggregation"] == "macro" else None
+    most = pc.max(pc.list_value_length(scores["text_values"])).as_py() or 0
     if most > 1:
+        texts = [values or () for values in scores["text_values"].to_pylist()]
         return noise_floor(_matrix(texts, most), texts=most, subjects=subjects)
     repeats: dict[str, Materialization] = {}  # one for each set of answers other than the point's own
     for other in others:
@@ -121,9 +125,10 @@ def measured_noise(point: Materialization, others: Sequence[Materialization], me
     repeats.pop(point.metrics.info.inputs["model_outputs"], None)
     if not repeats:
         return None
-    columns = [each.scores_by_metric.get(metric, {}) for each in (point, *repeats.values())]
-    values = [[column[sample]["value"] if sample in column else None for column in columns] for sample in rows]
-    return noise_floor(_matrix(values, len(columns)), subjects=subjects)
+    # The samples of the point are the first ones of each pair.
+    others_values = [PairedScores.of(scores, each.scores_of(metric)).values(of_a=False)[: len(scores)] for each in repeats.values()]
+    values = np.stack([np.asarray(scores["value"].to_numpy(), dtype=float), *others_values], axis=1)
+    return noise_floor(values, subjects=subjects)
 
 
 def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":

@@ -4,15 +4,17 @@ Two results are compared by numbers of one metric. The answers of older results 
 without asking a model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
+import pyarrow as pa
+
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.records import minute
-from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.lake.files import Lake, LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import read_info, time_of
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.tables.columns import MetricRow, ResponseRow, ScoreRow
@@ -64,6 +66,11 @@ class ScoredAgain(Materialization):
         return self.scored
 
     @cached_property
+    def score_table(self) -> pa.Table:
+        """The columns of its scores that comparisons read."""
+        return table_of("scores", self.scored)
+
+    @cached_property
     def inputs(self) -> Inputs:
         """Its samples, with their rows and prompts."""
         # Prompts name the row of each sample, like scores.
@@ -74,6 +81,15 @@ class ScoredAgain(Materialization):
     def responses(self) -> Mapping[str, ResponseRow]:
         """Its responses by sample."""
         return self.answers.responses
+
+    @property
+    def response_table(self) -> pa.Table:
+        """The texts of its responses, and how they ended, as columns."""
+        return table_of("responses", list(self.answers.responses.values()))
+
+    def responses_of(self, samples: Collection[str]) -> Mapping[str, ResponseRow]:
+        """Its responses to some samples."""
+        return {sample: self.answers.responses[sample] for sample in samples if sample in self.answers.responses}
 
     def refused(self, metric: str) -> list[str]:
         """The errors of a metric on answers without errors."""

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.lineage import InputCause, changed_inputs
-from eval_dagster.lake.tables.columns import PromptRow, ResponseRow, ScoreRow
+from eval_dagster.lake.tables.columns import PromptRow, ResponseRow
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of, known_bounds
 from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
+from eval_dagster.results.paired_scores import PairedScores, answers_blank, answers_cut_off
 from eval_dagster.results.samples import answer_text, explanation_of
 from eval_dagster.stages.partition import mixed_words
 from eval_dagster.statistics.paired import ALPHA, Comparison, compare_corpora, compare_items, compare_means
@@ -25,6 +29,9 @@ in a form in which the metric finds an answer.
 """
 
 T = TypeVar("T")
+_TIE = '"tie"'
+_MAYBE_NOTHING = r'null|"(\s|\\[a-z0-9]+)*"'
+"""Matches an explanation with a text that may be empty."""
 _EXPLAINED = 0.5
 """Part of a difference from which on the samples behind it explain it."""
 _FEW = 0.01
@@ -146,34 +153,35 @@ def _answer_causes(a: Materialization, b: Materialization, metric: str) -> list[
     """Whether samples explain a difference whose answers one result alone has cut off, or without an answer that the metric finds."""
     if a.scores_version == b.scores_version or not (a.has_scores and b.has_scores):
         return []
-    of_a, of_b = a.scores_by_metric.get(metric, {}), b.scores_by_metric.get(metric, {})
-    differences = {
-        sample: here["value"] - there["value"]
-        for sample, here in of_a.items()
-        if here["value"] is not None and (there := of_b.get(sample)) is not None and there["value"] is not None
-    }
-    total = sum(differences.values())
+    scores = a.scores_of(metric), b.scores_of(metric)
+    paired = PairedScores.of(*scores)
+    differences = paired.values(of_a=True) - paired.values(of_a=False)
+    known = np.flatnonzero(np.isfinite(differences))
+    total = sum(differences[known].tolist())
     if not total:
         return []
-    (cut_a, lost_a), (cut_b, lost_b) = (_unsound_answers(*side) for side in ((a, of_a), (b, of_b)))
-    changed: dict[Cause, set[str]] = {"budget": (cut_a ^ cut_b) & differences.keys()}
-    changed["format"] = ((lost_a ^ lost_b) & differences.keys()) - changed["budget"]
+    (cut_a, lost_a), (cut_b, lost_b) = (_unsound_answers(*side) for side in zip((a, b), scores, strict=True))
+    place_of = dict(zip(paired.samples.take(pa.array(known)).to_pylist(), known.tolist(), strict=True))
+    changed: dict[Cause, set[str]] = {"budget": (cut_a ^ cut_b) & place_of.keys()}
+    changed["format"] = ((lost_a ^ lost_b) & place_of.keys()) - changed["budget"]
     return [
         cause
         for cause, samples in changed.items()
-        if len(samples) >= _FEW * len(differences) and sum(differences[sample] for sample in samples) / total >= _EXPLAINED
+        if len(samples) >= _FEW * len(known) and differences[[place_of[sample] for sample in samples]].sum() / total >= _EXPLAINED
     ]
 
 
-def _unsound_answers(point: Materialization, scores: Mapping[str, ScoreRow]) -> tuple[set[str], set[str]]:
+def _unsound_answers(point: Materialization, scores: pa.Table) -> tuple[set[str], set[str]]:
     """The samples with an answer that was cut off, and those with one that is empty or in which the metric finds nothing."""
-    responses = _or_nothing(lambda: point.responses)
-    cut = {sample for sample, row in responses.items() if {"length", "reasoning"} & set(row["finish_reason"] or ())}
-    lost = {sample for sample, row in scores.items() if not all((text or "").strip() for text in explanation_of(row).get("answer", ()))}
-    for sample, row in responses.items():
-        if any(not text.strip() for text in row.get("text_post_processed") or row["text"] or ()):
-            lost.add(sample)
-    return cut, lost
+    # Only a text that has no character but white space, or is null, is nothing.
+    told = scores.filter(pc.fill_null(pc.match_substring_regex(scores["explanation"], _MAYBE_NOTHING), False))
+    rows = told.select(["sample_id", "explanation"]).to_pylist()
+    lost = {row["sample_id"] for row in rows if not all((text or "").strip() for text in explanation_of(row).get("answer", ()))}
+    try:
+        responses = point.response_table
+    except LakeError:
+        return set(), lost
+    return answers_cut_off(responses), lost | answers_blank(responses)
 
 
 def cause_words(causes: str) -> str:
@@ -182,39 +190,81 @@ def cause_words(causes: str) -> str:
     return ", ".join(_WORDS.get(name, name) for name in names)
 
 
-def changed_samples(a: Materialization, b: Materialization, metric: str) -> Iterator[ChangedSample]:
+@dataclass(frozen=True, kw_only=True)
+class ScoreChange:
+    """A sample that two points score differently, or that only one of them has."""
+
+    sample_id: str
+    subject: str
+    sample_name: str | None
+    value: float | None
+    """Null if there is none."""
+    baseline_value: float | None
+    """Null if there is none."""
+    is_tie: bool
+    """Whether the model found several choices equally good, which counts as a draw among them."""
+    baseline_is_tie: bool
+
+
+def score_changes(a: Materialization, b: Materialization, metric: str) -> list[ScoreChange]:
     """The samples that two points score differently under a metric, or that only one point has. `b` is the baseline.
 
     A corpus metric gives samples no value, so it returns only samples missing from one point.
 
     Raises:
+        LakeError: The scores of a point were deleted.
+    """
+    paired = PairedScores.of(_scores_or_statistics(a, metric), _scores_or_statistics(b, metric))
+    places = np.flatnonzero(paired.changed()).tolist()
+    if not places:
+        return []
+    changed = paired.at(places)
+    columns = (
+        changed.samples.to_pylist(),
+        *(changed.either(name).to_pylist() for name in ("subject", "sample_name")),
+        *(changed.column("value", of_a=of_a).to_pylist() for of_a in (True, False)),
+        *(changed.column("explanation", of_a=of_a).to_pylist() for of_a in (True, False)),
+    )
+    return [
+        ScoreChange(
+            sample_id=sample_id,
+            subject=subject,
+            sample_name=name,
+            value=value,
+            baseline_value=before,
+            is_tie=_TIE in (why or ""),
+            baseline_is_tie=_TIE in (why_before or ""),
+        )
+        for sample_id, subject, name, value, before, why, why_before in zip(*columns, strict=True)
+    ]
+
+
+def changed_samples(
+    a: Materialization, b: Materialization, metric: str, changes: Sequence[ScoreChange] | None = None
+) -> Iterator[ChangedSample]:
+    """The changes of `score_changes`, or some of them, with what was asked and answered.
+
+    Raises:
         LakeError: The scores of a point were deleted. Deleted prompts and answers are left out.
     """
-    of_a, of_b = _scores_or_statistics(a, metric), _scores_or_statistics(b, metric)
-    changed = [
-        sample_id
-        for sample_id in dict.fromkeys([*of_a, *of_b])
-        if (here := of_a.get(sample_id)) is None
-        or (there := of_b.get(sample_id)) is None
-        or (here["value"], here.get("item")) != (there["value"], there.get("item"))
-    ]
-    if not changed:
+    changes = score_changes(a, b, metric) if changes is None else changes
+    if not changes:
         return
-    prompts_a, prompts_b = _or_nothing(lambda: a.prompts), _or_nothing(lambda: b.prompts)
-    responses_a, responses_b = _or_nothing(lambda: a.responses), _or_nothing(lambda: b.responses)
-    for sample_id in changed:
-        here, there = of_a.get(sample_id), of_b.get(sample_id)
-        score = of_a.get(sample_id) or of_b[sample_id]
+    samples = [change.sample_id for change in changes]
+    prompts_a, prompts_b = (_or_nothing(partial(point.prompts_of, samples)) for point in (a, b))
+    responses_a, responses_b = (_or_nothing(partial(point.responses_of, samples)) for point in (a, b))
+    for change in changes:
+        sample_id = change.sample_id
         prompt = prompts_a.get(sample_id) or prompts_b.get(sample_id)
         yield ChangedSample(
             eval=a.eval_name,
             model=a.model,
             metric=metric,
             sample_id=sample_id,
-            subject=score["subject"],
-            sample_name=score.get("sample_name"),
-            value=None if here is None else here["value"],
-            baseline_value=None if there is None else there["value"],
+            subject=change.subject,
+            sample_name=change.sample_name,
+            value=change.value,
+            baseline_value=change.baseline_value,
             prompt=prompt and prompt.get("prompt"),
             gold=tuple((prompt and prompt.get("gold")) or ()),
             answer=_answer(responses_a.get(sample_id), prompts_a.get(sample_id)),
@@ -222,27 +272,32 @@ def changed_samples(a: Materialization, b: Materialization, metric: str) -> Iter
         )
 
 
-def _scores_or_statistics(point: Materialization, metric: str) -> Mapping[str, ScoreRow]:
+def _scores_or_statistics(point: Materialization, metric: str) -> pa.Table:
     """Scores by sample. For a corpus metric, one row per sample, without a value."""
-    if metric in point.scores_by_metric:
-        return point.scores_by_metric[metric]
-    of_parts = (rows for name, rows in point.scores_by_metric.items() if name.startswith(f"{metric}/"))
-    statistics: Mapping[str, ScoreRow] = next(of_parts, {})
-    return {sample_id: {**row, "value": None} for sample_id, row in statistics.items()}
+    found = point.scores_of(metric)
+    if len(found):
+        return found
+    names = pc.unique(point.score_table["metric"]).to_pylist()
+    statistic = next((name for name in names if name.startswith(f"{metric}/")), None)
+    if statistic is None:
+        return found
+    rows = point.scores_of(statistic)
+    return rows.set_column(rows.column_names.index("value"), "value", pa.nulls(len(rows), pa.float64()))
 
 
 def _compare_means(
     metric: type[BaseMetric[Any]] | None, name: str, of_a: Materialization, of_b: Materialization, alpha: float, *, is_macro: bool
 ) -> Comparison:
-    a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
-    samples = sorted({*a, *b})
-    bounds = None if metric is None else known_bounds(metric, [row["value"] for row in (*a.values(), *b.values())])
+    paired = PairedScores.of(of_a.scores_of(name), of_b.scores_of(name), is_sorted=True)
+    a, b = paired.values(of_a=True), paired.values(of_a=False)
+    known = [values[~np.isnan(values)] for values in (a, b)]
+    ends = [float(end) for values in known if len(values) for end in (values.min(), values.max())]
     return compare_means(
-        [a[sample]["value"] if sample in a else None for sample in samples],
-        [b[sample]["value"] if sample in b else None for sample in samples],
-        clusters=[(a.get(sample) or b[sample])["cluster"] for sample in samples],
-        subjects=[(a.get(sample) or b[sample])["subject"] for sample in samples] if is_macro else None,
-        bounds=bounds,
+        a,
+        b,
+        clusters=paired.labels("cluster"),
+        subjects=paired.labels("subject") if is_macro else None,
+        bounds=None if metric is None else known_bounds(metric, ends),
         alpha=alpha,
     )
 

@@ -7,14 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.lake.format.parquet_files import read_info, read_rows, time_of
+from eval_dagster.lake.format.parquet_files import read_info, read_rows, read_table, time_of
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow, ScoreRow
+from eval_dagster.lake.tables.schemas import TABLES
 
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
 """Inputs that can change a score -> their names in the lake. Each metric also has a version of its code."""
@@ -23,6 +25,8 @@ _STAGES = {"prompts": "rendered_prompts", "responses": "model_outputs"}
 _PROMPT = ("sample_id", "request_id", "prompt", "choices", "gold")
 _RESPONSE = ("sample_id", "text", "text_post_processed", "choice_logprobs", "finish_reason", "error")
 """Columns that comparisons read. Other columns, such as log-probabilities of tokens, are many times larger."""
+_TEXT = ("sample_id", "text", "text_post_processed", "finish_reason")
+_SCORE = ("sample_id", "sample_name", "subject", "cluster", "metric", "value", "text_values", "item", "error", "explanation")
 _Columns: TypeAlias = Sequence[str] | None
 _Samples: TypeAlias = Collection[str] | None
 
@@ -97,6 +101,19 @@ class Materialization:
         return self.rows("scores")
 
     @cached_property
+    def score_table(self) -> pa.Table:
+        """The columns of its scores that comparisons read, in the order of the file. Raises `LakeError` if they were deleted."""
+        found, schema = read_table(self.path_of("scores"), _SCORE), TABLES["scores"]
+        # An older file lacks some.
+        return pa.table(
+            {name: found[name] if name in found.column_names else pa.nulls(len(found), schema.field(name).type) for name in _SCORE}
+        )
+
+    def scores_of(self, metric: str) -> pa.Table:
+        """The rows of `score_table` of a metric."""
+        return self.score_table.filter(pc.field("metric") == metric)
+
+    @cached_property
     def scores_by_metric(self) -> dict[str, dict[str, ScoreRow]]:
         """Its scores by metric and sample."""
         found: dict[str, dict[str, ScoreRow]] = {}
@@ -113,6 +130,25 @@ class Materialization:
     def responses(self) -> Mapping[str, ResponseRow]:
         """Its responses by sample, with the columns that comparisons read. Raises `LakeError` if they were deleted."""
         return {row["sample_id"]: row for row in self.rows("responses", _RESPONSE)}
+
+    @property
+    def response_table(self) -> pa.Table:
+        """The texts of its responses, and how they ended, as columns. Raises `LakeError` if they were deleted."""
+        found = read_table(self.path_of("responses"), _TEXT)
+        lacks = [name for name in _TEXT if name not in found.column_names]  # an older file
+        return (
+            found
+            if not lacks
+            else pa.table({name: found[name] if name not in lacks else pa.nulls(len(found), pa.list_(pa.string())) for name in _TEXT})
+        )
+
+    def prompts_of(self, samples: Collection[str]) -> Mapping[str, PromptRow]:
+        """The prompts of some samples, like `prompts`."""
+        return {row["sample_id"]: row for row in self.rows("prompts", _PROMPT, samples)}
+
+    def responses_of(self, samples: Collection[str]) -> Mapping[str, ResponseRow]:
+        """The responses to some samples, like `responses`."""
+        return {row["sample_id"]: row for row in self.rows("responses", _RESPONSE, samples)}
 
     @overload
     def rows(self, table: Literal["prompts"], columns: _Columns = None, samples: _Samples = None) -> list[PromptRow]: ...

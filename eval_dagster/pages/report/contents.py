@@ -1,15 +1,17 @@
 """The contents of a report's page: the gate's result, and related data of the lake."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 
 from pydantic import BaseModel
 
 from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.judgement import Attempts
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import change_points, read_acceptances
+from eval_dagster.gate.results import change_points, judged_times, read_acceptances
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_head
@@ -61,6 +63,8 @@ class Standing:
     """How the model answered, if there is something to tell."""
 
 
+_MOST_HISTORIES = 100
+"""Pictures on a page: each takes a twentieth of a second and 15 KB."""
 _RANKED = "select board.*, spread, exceeds_models from leaderboard_all as board left join prompt_sensitivity using (eval, model)"
 
 
@@ -97,7 +101,12 @@ class Contents:
     accepted: Sequence[Acceptance]
     """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
-    """Null for a checkpoint that was evaluated once."""
+    """Of the headline scores and of the metrics that changed; none of a checkpoint that was evaluated once. If they are many, those that
+    changed, and the new ones, come before the others."""
+    histories_left: int = 0
+    """The number of the others, which are not shown."""
+    new_histories: Sequence[History] = ()
+    """Of each headline score with an earlier result and with one that is newer than the last judgement."""
     curves: Sequence[Curve] = ()
     """The learning curves of the suite's training runs."""
     flips: Sequence[Flips]
@@ -117,7 +126,6 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     """
     evals, models = _names(project, result)
     points, damages = _points(project, result)
-    changes = _changes(project.lake, result)
     attempts = read_attempts(project.lake)
     last = Attempts(attempts)
     problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
@@ -130,26 +138,18 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         versions[key] = [Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)]
         for what, now in _inputs(point).items():
             versions[key].append(Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what)))
-    histories = []
-    for (eval_name, model), found in points.items():
-        if not found or (model in project.known_checkpoints and len(found) < 2):
-            continue
-        # The headline metric, and the metrics that have changed.
-        headline = headline_of(found[-1])
-        drawn = dict.fromkeys([str(headline["metric"])] if headline else [])
-        for row in result.regressions:
-            is_changed = row.is_red or row.verdict is Verdict.IMPROVED
-            if (row.eval, row.model) == (eval_name, model) and row.metric and is_changed:
-                drawn[row.metric] = None
-        histories += [history_of(found, metric, changes) for metric in drawn]
+    histories, left, new = _histories(project, result, points)
+    ranked = _ranked(project.lake)
     return Contents(
         result=result,
         standings={
-            name: _standings(project.lake, name, [(model, current.get((name, model)), problems.get((name, model))) for model in models])
+            name: _standings(ranked.get(name, {}), [(model, current.get((name, model)), problems.get((name, model))) for model in models])
             for name in evals
         },
         accepted=read_acceptances(project.lake, result.suite)[: -_MOST_ACCEPTED - 1 : -1],
         histories=histories,
+        histories_left=left,
+        new_histories=new,
         curves=_curves(project, evals, models),
         flips=flips_of(result),
         costs=[last_attempts[key] for key in points if key in last_attempts and last_attempts[key].requests_computed is not None],
@@ -196,10 +196,31 @@ def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Materializati
     return {}
 
 
-def headline_histories(project: Project, result: GateResult) -> list[History]:
-    """The histories of a suite's headline scores. Damaged ones are left out."""
-    found, changes = _points(project, result)[0].values(), _changes(project.lake, result)
-    return [history_of(points, str(row["metric"]), changes) for points in found if points and (row := headline_of(points[-1]))]
+def _histories(
+    project: Project, result: GateResult, points: Mapping[tuple[str, str], Sequence[Materialization]]
+) -> tuple[list[History], int, list[History]]:
+    """The histories that a page shows, the number of those for which it has no room, and the new ones, as in `Contents`."""
+    changes: dict[tuple[str, str], list[Look]] = defaultdict(list)
+    for look in _changes(project.lake, result):
+        changes[look.eval, look.model].append(look)
+    changed: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in result.regressions:
+        if row.metric and (row.is_red or row.verdict is Verdict.IMPROVED):
+            changed[row.eval, row.model].append(row.metric)
+    before = max((time for time in judged_times(project.lake, result.suite) if time < result.judged_at), default=None)
+    wanted: list[tuple[int, tuple[str, str], str]] = []
+    new: list[History] = []
+    for key, found in points.items():
+        headline = headline_of(found[-1]) if found else None
+        is_new = bool(found) and (before is None or found[-1].materialized_at > before)
+        if headline is not None and is_new and len(found) > 1:
+            new.append(history_of(found, str(headline["metric"]), changes[key]))
+        if found and not (key[1] in project.known_checkpoints and len(found) < 2):
+            drawn = dict.fromkeys([*([str(headline["metric"])] if headline else []), *changed[key]])
+            wanted += [(0 if metric in changed[key] else 1 if is_new else 2, key, metric) for metric in drawn]
+    chosen = {(key, metric) for _, key, metric in sorted(wanted, key=itemgetter(0))[:_MOST_HISTORIES]}
+    shown = [history_of(points[key], metric, changes[key]) for _, key, metric in wanted if (key, metric) in chosen]
+    return shown, len(wanted) - len(shown), new
 
 
 def _changes(lake: Lake, result: GateResult) -> list[Look]:
@@ -220,13 +241,17 @@ def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str],
     return points, damages
 
 
-def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Materialization | None, str | None]]) -> list[Standing]:
+def _ranked(lake: Lake) -> dict[str, dict[str, _Ranked]]:
+    """The rows of the leaderboard by eval and model."""
+    found: dict[str, dict[str, _Ranked]] = defaultdict(dict)
+    with suppress(QueryError):  # nothing was published yet
+        for row in read_rows(lake, _RANKED):
+            found[row["eval"]][row["model"]] = row
+    return found
+
+
+def _standings(ranked: Mapping[str, _Ranked], found: Sequence[tuple[str, Materialization | None, str | None]]) -> list[Standing]:
     """The standings of an eval's models, ranked ones first."""
-    try:
-        rows: list[_Ranked] = read_rows(lake, _RANKED)
-    except QueryError:  # nothing was published yet
-        rows = []
-    ranked = {row["model"]: row for row in rows if row["eval"] == eval_name}
     standings = []
     for model, point, problem in found:
         row, rank = headline_of(point) if point else None, ranked.get(model)

@@ -275,15 +275,17 @@ def cards(
     flips_of = {(each.eval, each.model, each.metric): each for each in flips}
     history_of = {(each.eval, each.model, each.metric): each for each in histories}
     compared = [row for row in result.regressions if row.difference is not None or row.is_red]
+    most: dict[str | None, float] = {}
+    for row in compared:
+        ends = [abs(end) for end in (row.difference, row.ci_low, row.ci_high) if end is not None]
+        most[row.metric] = max([most.get(row.metric, 0.0), *ends])
     found: list[Card] = []
     for row in compared:
         key = (row.eval, row.model, row.metric or "")
         history = history_of.get(key)
         place = anchor("result", row)
-        beside = [other for other in compared if other.metric == row.metric]
-        ends = [abs(end) for other in beside for end in (other.difference, other.ci_low, other.ci_high) if end is not None]
-        most = max(ends, default=0.0) or 1.0
-        scale = Scale(low=-most, high=most)
+        end = most[row.metric] or 1.0
+        scale = Scale(low=-end, high=end)
         alone = [(row.n_only_value, "only now"), (row.n_only_baseline, "only in the baseline")]
         colour = {Verdict.REGRESSED: "--bad", Verdict.ERRORS: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
         found.append(

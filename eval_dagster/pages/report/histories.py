@@ -11,7 +11,7 @@ from eval_dagster.gate.results import change_points
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import MetricRow
-from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_png, history_markdown, history_png
+from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_png, history_markdown, history_png, png_of
 from eval_dagster.records.judgements import Look
 from eval_dagster.results.materializations import Materialization, history, overall
 from eval_dagster.stores.whole_files import replaced
@@ -103,14 +103,20 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
     drawn = history_of(points, str(row["metric"]), change_points(lake))
     if len(drawn.points) < 2:
         return None
-    path = lake.home / "pictures" / f"eval={eval_name}" / f"model={model}.md"
-    return _picture(path, drawn.points, title=drawn.title, metric=drawn.metric)
+    return _picture(lake, drawn)
 
 
-def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
+def headline_png(lake: Lake, drawn: History) -> bytes:
+    """The picture of a headline score's history as a PNG file."""
+    return png_of(_picture(lake, drawn))
+
+
+def _picture(lake: Lake, drawn: History) -> str:
     """The picture from its file, or drawn and stored there, since drawing is slow and most nights bring no new score."""
-    key = stable_hash([code_version(*_DRAWN_BY), title, metric, [[str(value) for value in asdict(point).values()] for point in points]])
-    return _kept_picture(path, key, lambda: history_markdown(history_png(points, title=title, metric=metric)))
+    path = lake.home / "pictures" / f"eval={drawn.eval}" / f"model={drawn.model}.md"
+    points = [[str(value) for value in asdict(point).values()] for point in drawn.points]
+    key = stable_hash([code_version(*_DRAWN_BY), drawn.title, drawn.metric, points])
+    return _kept_picture(path, key, lambda: history_markdown(history_png(drawn.points, title=drawn.title, metric=drawn.metric)))
 
 
 def _kept_picture(path: Path, key: str, draw: Callable[[], str]) -> str:

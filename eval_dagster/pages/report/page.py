@@ -66,6 +66,7 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
             }
             for history in contents.histories
         ],
+        "pictures_left": contents.histories_left,
         "curves": [
             {"title": curve.title, "svg": curve_picture(curve, f"curve-{place}"), "words": curve.words}
             for place, curve in enumerate(contents.curves)

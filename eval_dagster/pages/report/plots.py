@@ -135,6 +135,11 @@ def history_markdown(png: bytes, *, name: str = "score history") -> str:
     return f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
+def png_of(markdown: str) -> bytes:
+    """The picture in a text of `history_markdown`."""
+    return base64.b64decode(markdown.rpartition("base64,")[2].removesuffix(")"))
+
+
 def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
     """The picture in words."""
     known = [point for point in points if point.value is not None]

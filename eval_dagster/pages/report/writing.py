@@ -9,10 +9,10 @@ from pathlib import Path
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.wording import tone, verdict_line
-from eval_dagster.pages.report.contents import Contents, collect, headline_histories
+from eval_dagster.pages.report.contents import Contents, collect
 from eval_dagster.pages.report.evidence import ResultMetric, write_sample_pages
+from eval_dagster.pages.report.histories import headline_png
 from eval_dagster.pages.report.page import bare_page, missing_page, render
-from eval_dagster.pages.report.plots import history_png
 from eval_dagster.project import Project
 from eval_dagster.stores.whole_files import replaced
 
@@ -126,7 +126,7 @@ def _encoded(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None
 
 
 def _track(project: Project, result: GateResult, name: str, contents: Contents) -> str | None:
-    """Log the page as a separate run, `<suite> · report`, and log the picture of each history to the run of its result.
+    """Log the page as a separate run, `<suite> · report`, and log the picture of each new history to the run of its result.
 
     The copy has no links to pages of samples, which lie beside the page in the home alone.
 
@@ -144,8 +144,8 @@ def _track(project: Project, result: GateResult, name: str, contents: Contents) 
         page.write_bytes(_encoded(contents))
         run_id = project.tracker.log_page(page, key=f"report/{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags=tags)
         picture = Path(folder) / PICTURE
-        for history in headline_histories(project, result):
+        for history in contents.new_histories:
             if history.mlflow_run is not None:
-                picture.write_bytes(history_png(history.points, title=history.title, metric=history.metric))
+                picture.write_bytes(headline_png(project.lake, history))
                 project.tracker.log_file(history.mlflow_run, picture)
     return project.tracker.run_link(run_id)

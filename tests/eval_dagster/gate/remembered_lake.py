@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from eval_dagster.errors import LakeError
@@ -127,16 +129,24 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> dict[str, RememberedLake]:
     """Read files of the lake that is under `lake` in the result."""
     held: dict[str, RememberedLake] = {}
 
-    def read_table(path: Path, columns: Sequence[str] | None = None, where: object = None) -> list[dict[str, Any]]:
-        assert where is None
+    def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[dict[str, Any]]:
+        if where is not None:
+            rows: list[dict[str, Any]] = read_table(path, columns, where).to_pylist()
+            return rows
         return [dict(row) if columns is None else {name: row.get(name) for name in columns} for row in held["lake"].read(path).rows]
+
+    def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.Table:
+        found = pa.Table.from_pylist(list(held["lake"].read(path).rows), TABLES[path.relative_to(held["lake"].root).parts[0]])
+        found = found if where is None else found.filter(where)
+        return found if columns is None else found.select(list(columns))
 
     def info(path: Path, stamp: object) -> FileInfo:
         found = held["lake"].read(path).info
         assert found is not None
         return found
 
-    monkeypatch.setattr(parquet_files, "read_table", read_table)
+    monkeypatch.setattr(parquet_files, "read_table", read_rows)
+    monkeypatch.setattr(materializations, "read_table", read_table)
     monkeypatch.setattr(parquet_files, "_rows_of", lambda rows: rows)
     monkeypatch.setattr(parquet_files, "file_stamp", lambda path: [str(path)])
     monkeypatch.setattr(parquet_files, "_read_info", info)

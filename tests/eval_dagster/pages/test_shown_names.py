@@ -132,7 +132,7 @@ def test_a_stored_prompt_is_shown_without_rendering(cli: Callable[..., str], tmp
     made = list(evaluate(project, asked_of, stages={"rendered_prompts"}, run_id="test", reporter=SilentReporter()))
     assert not [each for each in made if isinstance(each, StageFailure)]
     with monkeypatch.context() as patched:
-        patched.delattr("eval_dagster.cli.show.render_eval")
+        patched.delattr("eval_dagster.stages.shown_prompts.render_eval")
         stored = [cli(*each) for each in asked]
     assert [_unplaced(each) for each in stored] == [_unplaced(each) for each in rendered]
     assert all("Team of Which team? A bill.?" in each for each in stored[1:3])

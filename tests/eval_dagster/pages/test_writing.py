@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from scripted_nights import Nights
 
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
-from eval_dagster.pages.report import writing
+from eval_dagster.pages.report import contents, writing
 from eval_dagster.pages.report.evidence import write_sample_pages
 from eval_dagster.pages.report.writing import report, write_report
 from eval_dagster.project import Project
@@ -88,6 +89,25 @@ def test_mlflow_has_the_page_and_the_pictures(
     assert len(_reports(client)) == len(before) + 1
 
 
+def test_of_many_histories_those_that_changed_are_drawn(project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [write_report(project, result).read_text("utf-8")]
+    monkeypatch.setattr(contents, "_MOST_HISTORIES", 2)
+    pages.append(write_report(project, result).read_text("utf-8"))
+    texts = [page.partition('id="history"')[2].partition("</section>")[0] for page in pages]
+    titles = [re.findall(r"<h3>(.*?)</h3>", text) for text in texts]
+    assert len(titles[1]) == 2
+    assert "capitals · mine" in titles[1], "the one that regressed"
+    assert [re.findall(r">(\d+) more, without", text) for text in texts] == [[], [str(len(titles[0]) - 2)]]
+
+
+def test_a_picture_is_logged_with_a_new_result_alone(project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = contents.collect(project, result).new_histories
+    assert ("capitals", "mine") in [(each.eval, each.model) for each in new]
+    assert all(len(each.points) > 1 for each in new)
+    monkeypatch.setattr(contents, "judged_times", lambda lake, suite: [result.judged_at])
+    assert contents.collect(project, replace(result, judged_at=result.judged_at + timedelta(seconds=1))).new_histories == []
+
+
 def test_metrics_with_other_baselines_have_other_pages(project: Project, result: GateResult, tmp_path: Path) -> None:
     (row,) = result.red
     anchored = replace(row, metric="other", against="anchor", anchor=row.baseline, anchor_materialized_at=row.materialized_at)
@@ -123,7 +143,7 @@ def test_a_picture_that_cannot_be_drawn_costs_no_report(project: Project, result
     def refuse(*_: object, **__: object) -> bytes:
         raise MemoryError("no room for a picture")
 
-    monkeypatch.setattr(writing, "history_png", refuse)
+    monkeypatch.setattr(writing, "headline_png", refuse)
     found = report(project, result)
     assert found.page is not None
     assert found.warnings == ["the report of nightly is not in MLflow: MemoryError: no room for a picture"]
