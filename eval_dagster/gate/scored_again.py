@@ -146,7 +146,7 @@ class Rescorer:
         lake = self.project.lake
         point = next((each for each in history(lake, eval_name, model) if each.materialized_at == time), None)
         with suppress(LakeError):
-            if point is not None and point.metric_rows and point.scores:
+            if point is not None and point.metric_rows and len(point.score_table):
                 return point
         return self._scored(point or _lost(lake, eval_name, model, time))
 

@@ -5,7 +5,8 @@ verdict. If it is red, or is not judged for a night, it keeps the state in which
 with a judgement of a failed evaluation, of too many errors, or of fewer samples.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -131,13 +132,38 @@ class Standing:
     """The judgements behind this standing."""
 
 
+@dataclass(frozen=True)
+class _Judgement:
+    """A stored judgement."""
+
+    path: Path
+    info: FileInfo
+    rows: Sequence[Regression]
+
+    @cached_property
+    def _by_key(self) -> Mapping[Key, Sequence[Regression]]:
+        found: dict[Key, list[Regression]] = defaultdict(list)
+        for row in self.rows:
+            found[row.eval, row.model].append(row)
+        return dict(found)
+
+    def rows_of(self, key: Key) -> Sequence[Regression]:
+        """The rows of an eval and a model."""
+        return self._by_key.get(key, ())
+
+    def of(self, key: Key, metric: str) -> list[Regression]:
+        """The row of a metric, or else the row of all metrics of an eval and a model."""
+        of_key = self.rows_of(key)
+        return [row for row in of_key if row.metric == metric] or [row for row in of_key if row.metric is None]
+
+
 class Standings:
     """The standings of all metrics of a suite. Judgements are read as far back as they matter. Damaged ones are left out."""
 
     def __init__(self, lake: Lake, suite: str) -> None:
         self._lake = lake
         self._suite = suite
-        self._read: list[tuple[Path, FileInfo, Sequence[Regression]]] = []
+        self._read: list[_Judgement] = []
         self._unread: Iterator[Path] | None = None
 
     @cached_property
@@ -145,8 +171,8 @@ class Standings:
         """All acceptances of the suite, the oldest first."""
         return read_acceptances(self._lake, self._suite)
 
-    def judgements(self) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
-        """Each judgement with its rows, the newest first."""
+    def judgements(self) -> Iterator[_Judgement]:
+        """All judgements, the newest first."""
         place = 0
         while True:
             while place >= len(self._read):
@@ -156,16 +182,16 @@ class Standings:
                 if path is None:
                     return
                 with suppress(LakeError):
-                    self._read.append((path, *read_judgement(path)))
+                    self._read.append(_Judgement(path, *read_judgement(path)))
             yield self._read[place]
             place += 1
 
     def tested(self, now: datetime) -> tuple[datetime | None, frozenset[Path]]:
         """The time of the last judgement that tested a new result, with its file. Null if it is too long ago to matter."""
-        for path, info, _ in self.judgements():
-            if info.counts["level"] > 0:
-                return time_of(path), frozenset({path})
-            if time_of(path) < now - timedelta(days=LONGEST):
+        for judgement in self.judgements():
+            if judgement.info.counts["level"] > 0:
+                return time_of(judgement.path), frozenset({judgement.path})
+            if time_of(judgement.path) < now - timedelta(days=LONGEST):
                 break
         return None, frozenset()
 
@@ -175,8 +201,8 @@ class Standings:
         They come from the newest judgement that compared some, and from newer ones.
         """
         found: dict[str, bool] = {}
-        for _, _, rows in self.judgements():
-            of_key = [row for row in rows if (row.eval, row.model) == key]
+        for judgement in self.judgements():
+            of_key = judgement.rows_of(key)
             for row in of_key:
                 if row.metric:
                     found.setdefault(row.metric, bool(row.is_headline))
@@ -186,7 +212,7 @@ class Standings:
 
     def accepted_since(self, key: Key, metric: str) -> datetime | None:
         """The state that a person accepted after the last judgement that names a metric, if any."""
-        named = (path for path, _, rows in self.judgements() if any((row.eval, row.model, row.metric) == (*key, metric) for row in rows))
+        named = (each.path for each in self.judgements() if any(row.metric == metric for row in each.rows_of(key)))
         last = next(named, None)
         accepted = None if last is None else self._accepted(key, metric, last)
         return None if accepted is None else accepted.materialized_at
@@ -194,7 +220,7 @@ class Standings:
     def passed(self, key: Key, metric: str) -> Iterator[datetime]:
         """The states in which a metric passed, or that were accepted, the newest first."""
         accepted = [each.materialized_at for each in self._acceptances(key, metric) if each.materialized_at is not None]
-        found = [row.materialized_at for *_, rows in self.judgements() for row in _rows_of(rows, key, metric) if _passes(row)]
+        found = [row.materialized_at for each in self.judgements() for row in each.of(key, metric) if _passes(row)]
         yield from sorted({*accepted, *(time for time in found if time is not None)}, reverse=True)
 
     def is_accepted(self, key: Key, metric: str, time: datetime) -> bool:
@@ -204,12 +230,12 @@ class Standings:
     def of(self, key: Key, metric: str) -> Standing:
         """The standing of a metric of an eval and a model."""
         search = _Search(metric)
-        for path, _, rows in self.judgements():
-            acceptance = self._accepted(key, metric, path)
+        for judgement in self.judgements():
+            acceptance = self._accepted(key, metric, judgement.path)
             if acceptance is not None:
                 search.end(acceptance.materialized_at, None)
                 break
-            search.look(path, _rows_of(rows, key, metric))
+            search.look(judgement.path, judgement.of(key, metric))
             if search.is_done:
                 break
         if not search.is_done and (accepted := self._accepted(key, metric, None)) is not None:
@@ -252,10 +278,10 @@ class Standings:
     def _open_gaps(self, accepted: Sequence[Acceptance]) -> list[Acceptance]:
         """The acceptances whose gaps have not been judged since, the oldest first."""
         pending, closed = list(accepted), []
-        for path, _, of_one in self.judgements() if accepted else ():
+        for judgement in self.judgements() if accepted else ():
             for each in list(pending):
-                same = [row for row in of_one if _overlap(each, row)]
-                if each.accepted_at >= time_of(path):
+                same = [row for row in judgement.rows_of((each.eval, each.model)) if _overlap(each, row)]
+                if each.accepted_at >= time_of(judgement.path):
                     pending.remove(each)
                 elif any(row.verdict not in _UNJUDGED for row in same):
                     pending.remove(each)
@@ -267,12 +293,6 @@ class Standings:
             if not pending:
                 break
         return [each for each in accepted if each not in closed]
-
-
-def _rows_of(rows: Sequence[Regression], key: Key, metric: str) -> list[Regression]:
-    """The row of a metric, or else the row of all metrics of an eval and a model."""
-    of_key = [row for row in rows if (row.eval, row.model) == key]
-    return [row for row in of_key if row.metric == metric] or [row for row in of_key if row.metric is None]
 
 
 def _passes(row: Regression) -> bool:
