@@ -131,10 +131,9 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
     current = {key: found[-1] for key, found in points.items() if found}
     last_attempts = {(each.eval, each.model): each for each in attempts if not run_ids or each.run_id in run_ids}
-    versions = {}
+    versions, baselines = {}, _baselines(project, result)
     for key, point in current.items():
-        baseline = _baseline(project, result, key)
-        before = _inputs(baseline) if baseline else {}
+        before = _inputs(baselines[key]) if key in baselines else {}
         versions[key] = [Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)]
         for what, now in _inputs(point).items():
             versions[key].append(Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what)))
@@ -277,15 +276,17 @@ def _standings(ranked: Mapping[str, _Ranked], found: Sequence[tuple[str, Materia
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
 
 
-def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Materialization | None:
+def _baselines(project: Project, result: GateResult) -> dict[tuple[str, str], Materialization]:
+    """The baseline of each eval and model whose baseline is still there."""
+    found: dict[tuple[str, str], Materialization | None] = {}
     for row in result.regressions:
-        if (row.eval, row.model) == key and row.baseline and row.baseline_materialized_at:
-            model = row.baseline.rpartition("@")[0] or row.baseline
-            try:
-                return MaterializationName(model=model, until=row.baseline_materialized_at).find(project.lake, row.eval)
-            except EvalDagsterError:
-                return None
-    return None
+        key = row.eval, row.model
+        if key not in found and row.baseline and row.baseline_materialized_at:
+            name = MaterializationName(model=row.baseline.rpartition("@")[0] or row.baseline, until=row.baseline_materialized_at)
+            found[key] = None
+            with suppress(EvalDagsterError):
+                found[key] = name.find(project.lake, row.eval)
+    return {key: point for key, point in found.items() if point is not None}
 
 
 def _inputs(point: Materialization) -> dict[str, str]:
