@@ -143,11 +143,11 @@ def _has_scores(point: Materialization) -> bool:
 
 def write_result(lake: Lake, result: GateResult) -> LakeFile:
     """Write a judgement. It becomes the current judgement of its suite."""
-    name = new_name(result.run_id, result.judged_at)
+    name, outcome = new_name(result.run_id, result.judged_at), result.outcome.value
     rows = {
         "sample_changes": _rows(result, result.changes),
         "looks": _rows(result, result.looks),
-        "regressions": _rows(result, [replace(each, outcome=result.outcome.value) for each in result.regressions]),
+        "regressions": _rows(result, [replace(each, outcome=outcome) for each in result.regressions]),
     }
     info = FileInfo(
         fingerprint=name,  # a judgement is cheap and never reused

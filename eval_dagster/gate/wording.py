@@ -80,7 +80,8 @@ def _others(result: GateResult) -> list[str]:
     refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
     partial = [row for row in result.with_verdict(Verdict.REGRESSED) if row.is_partial]
     few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in partial]
-    left = [row for row in result.gaps if row not in missing]
+    told = {id(row) for row in missing}
+    left = [row for row in result.gaps if id(row) not in told]
     marked = [f"{row.eval} on {row.model} ({'; '.join(row.marks)})" for row in result.regressions if row.marks]
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
     allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"

@@ -86,8 +86,10 @@ def asked(stub: Stub) -> int:
 
 
 def warnings(outcomes: list[Outcome]) -> set[str]:
+    """The warnings, but those of the stub's texts, which are rarely numbers."""
     assert not [each for each in outcomes if isinstance(each, StageFailure)], outcomes
-    return {text for each in outcomes if not isinstance(each, StageFailure) for text in each.warnings}
+    found = {text for each in outcomes if not isinstance(each, StageFailure) for text in each.warnings}
+    return {text for text in found if "no_answer_found" not in text}
 
 
 def failures(outcomes: list[Outcome]) -> list[str]:
