@@ -26,6 +26,7 @@ from eval_dagster.models.base import Look, ModelHandle
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.records import Check
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import history
 from eval_dagster.stages.outputs import materialize_outputs
@@ -86,10 +87,10 @@ def asked(stub: Stub) -> int:
 
 
 def warnings(outcomes: list[Outcome]) -> set[str]:
-    """The warnings, but those of the stub's texts, which are rarely numbers."""
+    """The warnings, but those of the stub's texts, which are rarely numbers and may be cut off."""
     assert not [each for each in outcomes if isinstance(each, StageFailure)], outcomes
     found = {text for each in outcomes if not isinstance(each, StageFailure) for text in each.warnings}
-    return {text for text in found if "no_answer_found" not in text}
+    return {text for text in found if not any(f": {check}: " in text for check in (Check.NO_ANSWER_FOUND, Check.CUT_OFF))}
 
 
 def failures(outcomes: list[Outcome]) -> list[str]:
