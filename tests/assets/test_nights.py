@@ -59,18 +59,20 @@ def test_the_run_of_a_second_daemon_evaluates_nothing(nights: Nights) -> None:
     assert isinstance(request, dg.RunRequest)
     tags = {**request.tags, RUN_KEY_TAG: str(request.run_key)}
 
+    name = "__anonymous_asset_job_suite_nightly_schedule"
+
     def evaluated() -> int:
-        job = nights.definitions.resolve_job_def("suite_nightly")
+        job = nights.definitions.resolve_job_def(name)
         result = job.execute_in_process(instance=nights.instance, run_config=request.run_config, tags=tags)
         return len([each for each in result.all_events if each.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION])
 
-    first = nights.start(dg.RunRequest(run_config=request.run_config, tags=tags))
+    first = nights.start(dg.RunRequest(run_config=request.run_config, tags=tags), name)
     assert evaluated() == 0, "the first one is at work"
     nights.end(first)
     assert evaluated() == 0, "the first one has ended"
     for record in nights.instance.get_run_records():
         nights.instance.delete_run(record.dagster_run.run_id)
-    nights.end(nights.start(dg.RunRequest(run_config=request.run_config, tags=tags)), FAILURE)
+    nights.end(nights.start(dg.RunRequest(run_config=request.run_config, tags=tags), name), FAILURE)
     assert evaluated() > 0, "nobody else does it"
 
 
@@ -105,7 +107,8 @@ def test_a_tick_is_left_out_while_the_suite_is_at_work(nights: Nights, project: 
             busy = nights.start(nights.sense()[0])
     reason = nights.tick(SECOND)
     assert isinstance(reason, str)
-    assert f"1 runs of the suite nightly have not ended: {busy.job_name} {busy.run_id[:8]} (started)" == reason
+    name = busy.job_name.removeprefix("__anonymous_asset_job_").removesuffix("_schedule")
+    assert f"1 runs of the suite nightly have not ended: {name} {busy.run_id[:8]} (started)" == reason
     nights.end(busy)
     if who == "the tick before":
         nights.end(nights.start(nights.sense()[0]))
