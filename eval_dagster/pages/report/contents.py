@@ -101,12 +101,12 @@ class Contents:
     accepted: Sequence[Acceptance]
     """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
-    """Of the headline scores and of the metrics that changed; none of a checkpoint that was evaluated once. If they are many, those that
-    changed, and the new ones, come before the others."""
+    """The histories of the headline scores and of the metrics that changed, without those of checkpoints that were evaluated once. If they
+    are too many for a page, those that changed come first, and then the new ones."""
     histories_left: int = 0
-    """The number of the others, which are not shown."""
+    """The number of histories for which the page has no room."""
     new_histories: Sequence[History] = ()
-    """Of each headline score with an earlier result and with one that is newer than the last judgement."""
+    """The histories of headline scores that have an earlier result, and a result since the last judgement."""
     curves: Sequence[Curve] = ()
     """The learning curves of the suite's training runs."""
     flips: Sequence[Flips]

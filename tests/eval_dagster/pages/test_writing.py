@@ -97,7 +97,7 @@ def test_of_many_histories_those_that_changed_are_drawn(project: Project, result
     titles = [re.findall(r"<h3>(.*?)</h3>", text) for text in texts]
     assert len(titles[1]) == 2
     assert "capitals · mine" in titles[1], "the one that regressed"
-    assert [re.findall(r">(\d+) more, without", text) for text in texts] == [[], [str(len(titles[0]) - 2)]]
+    assert [re.findall(r">(\d+) more have no picture", text) for text in texts] == [[], [str(len(titles[0]) - 2)]]
 
 
 def test_a_picture_is_logged_with_a_new_result_alone(project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch) -> None:

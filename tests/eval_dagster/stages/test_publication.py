@@ -1,7 +1,7 @@
 """How often a run publishes the catalog, and that nothing that ended is left out of it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from itertools import pairwise
 
 import pytest
@@ -64,6 +64,7 @@ def test_what_ended_before_an_interruption_is_in_the_catalog(open_project: Calla
     outcomes = evaluate(project, [("sums", name) for name in MODELS], stages=set(STAGES), run_id="test", reporter=SilentReporter())
     next(outcome for outcome in outcomes if outcome.model == MODELS[3])
     assert len(published) == 1
-    outcomes.close()  # type: ignore[attr-defined]  # it is a generator
+    assert isinstance(outcomes, Generator)
+    outcomes.close()
     assert len(published) == 2
     assert _evaluated(project) == MODELS[:3]
