@@ -25,7 +25,7 @@ CONFIG = """
 """
 RUNS = """
     query Runs($filter: RunsFilter!) {
-      runsOrError(filter: $filter) { ... on Runs { results { runId status tags { key value } } } }
+      runsOrError(filter: $filter) { ... on Runs { results { runId status } } }
     }
 """
 CHECKS = """
@@ -125,7 +125,7 @@ def _gate(ui: RunningUi, *, after: str, status: str) -> dict[str, Any]:
 def _runs(ui: RunningUi, job: str) -> list[dict[str, Any]]:
     """The runs of a job, the newest first, with the tick that they belong to."""
     runs = ui.query(RUNS, filter={"pipelineName": job})["runsOrError"]["results"]
-    return [{**run, **{tag["key"]: tag["value"] for tag in run["tags"] if tag["key"] == SINCE}} for run in runs]
+    return [{**run, SINCE: ui.tags(run["runId"])[SINCE]} for run in runs]
 
 
 def _checks(ui: RunningUi, run: str) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import dagster as dg
 import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -106,6 +107,13 @@ class RunningUi:
             answer = json.load(response)
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
+
+    def tags(self, run_id: str) -> dict[str, str]:
+        """All tags of a run, with those that Dagster's pages and its GraphQL leave out."""
+        with dg.DagsterInstance.from_config(str(self.home / "dagster")) as instance:
+            run = instance.get_run_by_id(run_id)
+        assert run is not None, run_id
+        return dict(run.tags)
 
 
 def until(condition: Callable[[], Any], seconds: float, message: Callable[[], str]) -> Any:
