@@ -1,5 +1,6 @@
 """Fixtures of several folders: a tokenizer, a model with a chat template, the option for golden files."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -36,6 +37,8 @@ if importlib.util.find_spec("absl") is not None:
 
     # Dagster's logging configuration closes all handlers. This one would close pytest's capture, the standard error at its import.
     get_absl_handler().python_handler.stream = sys.__stderr__
+
+gc.set_threshold(50_000, 10, 10)  # as in a command: looking for cycles through all modules took a sixth of the time
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
 settings.register_profile("without_deadline", deadline=None)

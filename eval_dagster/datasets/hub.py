@@ -6,9 +6,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
-
 from eval_dagster.errors import DataError, DatasetNotFoundError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.base import subject_name
@@ -72,6 +69,8 @@ class HubRepo:
 
     def size(self, subject: Any, splits: Sequence[str]) -> int | None:
         """Return the bytes of the files of some splits, as the Hub lists them; None if they are prepared, or not listed."""
+        from huggingface_hub import HfApi  # as below
+
         config = subject_name(subject)
         if self._prepared(config):
             return None
@@ -144,6 +143,9 @@ def current_commit(path: str) -> str:
 
 
 def _commit_of(path: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi, constants  # a fifth of the time of a command that asks the Hub nothing
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
     if constants.is_offline_mode():
         raise DatasetNotFoundError(f"dataset {_named(path, revision)} is not in the cache, and HF_HUB_OFFLINE forbids the Hub; {_REMEDY}")
     try:

@@ -9,14 +9,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -29,6 +29,7 @@ from eval_dagster.models.served.calls.answer_records import BadAnswerError, Repl
 from eval_dagster.models.served.calls.answers import believable, json_object, parsed, read_reply
 from eval_dagster.models.served.calls.bodies import Call
 
+T = TypeVar("T")
 _HIDDEN = "(hidden)"
 _LEAST_CHARACTERS = 4
 """Shorter values are no secrets: to hide them would spoil any text."""
@@ -232,9 +233,9 @@ class Client:
             StoppedError: No call can succeed: the key is refused, the model is unknown, the quota is spent.
         """
         began, data = time.monotonic(), json.dumps(call.body).encode()
-        found = json_object(await self._send("POST", self._base_url + call.path, data))
+        found = await self._send("POST", self._base_url + call.path, data)
         try:
-            reply = read_reply(found, call.read)
+            reply = read_reply(json_object(found), call.read)
         except BadAnswerError as error:
             error.reply = error.reply and believable(error.reply, len(data), call.most_output, call.least_prompt)
             if error.helps_to_retry:  # else it is what the server says of this very request, such as a refusal
@@ -242,9 +243,17 @@ class Client:
             raise
         return replace(believable(reply, len(data), call.most_output, call.least_prompt), seconds=time.monotonic() - began)
 
-    async def post_root(self, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
-        """Post a body once to a path beside `/v1`, and return the JSON object that came back. Raises as `ask` does."""
-        return json_object(await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode()))
+    async def post_root(self, path: str, body: Mapping[str, object], read: Callable[[Mapping[str, object]], T]) -> T:
+        """Post a body once to a path beside `/v1`. Returns what `read` finds in the JSON object that came back. Raises as `ask` and `read`.
+
+        What `read` refuses may belong to another request. The answer that was expected may still come, and must not be taken for the next.
+        """
+        found = await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode())
+        try:
+            return read(json_object(found))
+        except BadAnswerError:
+            self.distrust_connections()
+            raise
 
     async def get(self, path: str) -> object:
         """Get JSON. Raises as `ask` does."""

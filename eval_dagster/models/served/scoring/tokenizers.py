@@ -193,14 +193,12 @@ class ServerTokenizer:
         # llama.cpp reads `content` and `add_special`, vLLM `prompt` and `add_special_tokens`.
         body: dict[str, object] = {"content": text, "add_special": add_special_tokens, "parse_special": True}
         body |= {"model": self._model, "prompt": text, "add_special_tokens": add_special_tokens}
-        found = (await self._client.post_root("/tokenize", body)).get("tokens")
-        if not isinstance(found, list) or not all(type(each) is int and 0 <= each < 2**32 for each in found) or (text and not found):
-            raise BadAnswerError("the server's /tokenize gave no list of token ids")
+        tokens = await self._client.post_root("/tokenize", body, partial(_token_ids, text))
         self._characters += len(text)
         if self._characters > _MOST_CHARACTERS:
             self._known.clear()
             self._characters = len(text)
-        tokens = self._known[key] = tuple(found)
+        self._known[key] = tokens
         return tokens
 
     async def choices(self, request: Request) -> list[Pair]:
@@ -227,6 +225,14 @@ class ServerTokenizer:
     def id_of(self, _token: str) -> int | None:
         """Null: a server gives the tokens of a text, and no id for the text of one token."""
         return None
+
+
+def _token_ids(text: str, answer: Mapping[str, object]) -> tuple[int, ...]:
+    """The ids in an answer of `/tokenize` to a text. Raises `BadAnswerError` if it has none."""
+    found = answer.get("tokens")
+    if not isinstance(found, list) or not all(type(each) is int and 0 <= each < 2**32 for each in found) or (text and not found):
+        raise BadAnswerError("the server's /tokenize gave no list of token ids")
+    return tuple(found)
 
 
 def windows_of(start: int, tokens: Tokens, length: int | None) -> list[Pair]:

@@ -1,7 +1,9 @@
 """What servers answer, as providers were seen to: read as an answer, or named as what it is."""
 
 import asyncio
+import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from eval_dagster.models.served.calls.client import Client, Headers, PushbackErr
 from eval_dagster.models.served.calls.threads import result_of
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.scoring.scoring import echo_call, forced_call
+from eval_dagster.models.served.scoring.tokenizers import ServerTokenizer
 from eval_dagster.models.served.series import AnswerHabits
 from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role
 
@@ -337,7 +340,7 @@ def answered(status: int, body: Any, headers: dict[str, str] | None = None, *, s
         try:
             async with Client("m", f"http://127.0.0.1:{port}/v1", Headers({"Authorization": f"Bearer {secret}"}, (secret,)), 5) as client:
                 try:
-                    return await client.post_root("/v1/completions", {"prompt": "Hi"})
+                    return await client.post_root("/v1/completions", {"prompt": "Hi"}, dict)
                 except (BadAnswerError, PushbackError, StoppedError) as error:
                     return error
         finally:
@@ -416,6 +419,40 @@ def test_a_key_is_hidden_in_what_is_no_whole_json(written: str) -> None:
         assert headers.hide(text) == hidden
     rest = b'{"text": "sk/a, 100 % \\/ &#x2F; \xff \\u002f"}'
     assert headers.hide_in(rest) == rest
+
+
+@pytest.mark.parametrize("strange", [{"choices": []}, ["tokens"]])
+def test_tokens_that_come_late_are_not_those_of_the_next_text(strange: object) -> None:
+    """Something else came in place of the tokens. They follow on the same connection, when the next text was sent."""
+
+    def response(body: object) -> bytes:
+        content = json.dumps(body).encode()
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content)
+
+    async def tokenize(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                asked = json.loads(await reader.readexactly(int(re.findall(rb"(?i)content-length: (\d+)", head)[0])))
+                if asked["prompt"] == "one" and strange not in told:
+                    told.append(strange)
+                    writer.write(response(strange))
+                await asyncio.sleep(0.2)
+                writer.write(response({"tokens": [len(asked["prompt"])]}))
+        writer.close()
+
+    told: list[object] = []
+
+    async def ask() -> list[tuple[int, ...]]:
+        async with await asyncio.start_server(tokenize, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with Client("m", f"http://127.0.0.1:{port}/v1", Headers({}, ()), 5) as client:
+                tokenizer = ServerTokenizer(client, "m")
+                with pytest.raises(BadAnswerError):
+                    await tokenizer.encode("one", add_special_tokens=False)
+                return [await tokenizer.encode(text, add_special_tokens=False) for text in ("three", "one")]
+
+    assert result_of(ask) == [(5,), (3,)]
 
 
 def test_the_password_of_a_proxy_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
