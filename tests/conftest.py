@@ -38,7 +38,7 @@ if importlib.util.find_spec("absl") is not None:
     # Dagster's logging configuration closes all handlers. This one would close pytest's capture, the standard error at its import.
     get_absl_handler().python_handler.stream = sys.__stderr__
 
-gc.set_threshold(50_000, 10, 10)  # as in a command: looking for cycles through all modules took a sixth of the time
+gc.set_threshold(50_000, 10, 10)  # as in a command
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
 settings.register_profile("without_deadline", deadline=None)

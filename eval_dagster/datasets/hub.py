@@ -69,7 +69,7 @@ class HubRepo:
 
     def size(self, subject: Any, splits: Sequence[str]) -> int | None:
         """Return the bytes of the files of some splits, as the Hub lists them; None if they are prepared, or not listed."""
-        from huggingface_hub import HfApi  # as below
+        from huggingface_hub import HfApi  # as in `_commit_of`
 
         config = subject_name(subject)
         if self._prepared(config):
@@ -143,7 +143,7 @@ def current_commit(path: str) -> str:
 
 
 def _commit_of(path: str, revision: str | None) -> str:
-    from huggingface_hub import HfApi, constants  # a fifth of the time of a command that asks the Hub nothing
+    from huggingface_hub import HfApi, constants  # slow, and few commands ask the Hub
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if constants.is_offline_mode():

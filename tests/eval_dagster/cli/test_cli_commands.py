@@ -100,6 +100,19 @@ def test_a_failed_eval_leaves_the_others_and_exits_with_1(cli: Run) -> None:
 
 
 @pytest.mark.usefixtures("first_run")
+@pytest.mark.parametrize("command", [["leaderboard"], ["sql", "leaderboard"], ["show", "capitals", "--model", "sevens"]])
+def test_a_command_loads_no_library_that_it_does_not_use(environment: dict[str, str], command: list[str]) -> None:
+    program = [sys.executable, "-X", "importtime", "-m", "eval_dagster.cli.program", *command]  # a process that has loaded nothing
+    shown = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines() if line.startswith("import time:")}
+    assert "duckdb" in loaded
+    assert loaded.isdisjoint(
+        {"dagster", "datasets", "httpx", "httpx2", "huggingface_hub", "matplotlib", "mlflow", "pandas", "torch", "transformers"}
+    )
+
+
+@pytest.mark.usefixtures("first_run")
 def test_sql_prints_tables_json_and_csv(cli: Run) -> None:
     query = "select eval, model, n from leaderboard where eval = 'sums' order by model"
     assert json.loads(cli("sql", query, "--format", "json").stdout) == [

@@ -246,12 +246,12 @@ class Client:
     async def post_root(self, path: str, body: Mapping[str, object], read: Callable[[Mapping[str, object]], T]) -> T:
         """Post a body once to a path beside `/v1`. Returns what `read` finds in the JSON object that came back. Raises as `ask` and `read`.
 
-        What `read` refuses may belong to another request. The answer that was expected may still come, and must not be taken for the next.
+        An error, or what `read` refuses, may belong to another request. The answer to this one may still come, and must not be taken for
+        the answer to the next: nothing in it says what it belongs to.
         """
-        found = await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode())
         try:
-            return read(json_object(found))
-        except BadAnswerError:
+            return read(json_object(await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode())))
+        except (BadAnswerError, PushbackError, StoppedError):
             self.distrust_connections()
             raise
 

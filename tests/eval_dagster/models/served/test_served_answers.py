@@ -421,36 +421,40 @@ def test_a_key_is_hidden_in_what_is_no_whole_json(written: str) -> None:
     assert headers.hide_in(rest) == rest
 
 
-@pytest.mark.parametrize("strange", [{"choices": []}, ["tokens"]])
-def test_tokens_that_come_late_are_not_those_of_the_next_text(strange: object) -> None:
+@pytest.mark.parametrize(("status", "strange"), [(200, {"choices": []}), (200, ["tokens"]), (200, {"tokens": []}), (503, {}), (404, {})])
+def test_tokens_that_come_late_are_not_those_of_the_next_text(status: int, strange: object) -> None:
     """Something else came in place of the tokens. They follow on the same connection, when the next text was sent."""
 
-    def response(body: object) -> bytes:
+    def response(status: int, body: object) -> bytes:
         content = json.dumps(body).encode()
-        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content)
+        return b"HTTP/1.1 %d Status\r\nContent-Length: %d\r\n\r\n%s" % (status, len(content), content)
 
     async def tokenize(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.current_task())
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 asked = json.loads(await reader.readexactly(int(re.findall(rb"(?i)content-length: (\d+)", head)[0])))
                 if asked["prompt"] == "one" and strange not in told:
                     told.append(strange)
-                    writer.write(response(strange))
+                    writer.write(response(status, strange))
                 await asyncio.sleep(0.2)
-                writer.write(response({"tokens": [len(asked["prompt"])]}))
+                writer.write(response(200, {"tokens": [len(asked["prompt"])]}))
         writer.close()
 
     told: list[object] = []
+    connections: list[Any] = []
 
     async def ask() -> list[tuple[int, ...]]:
         async with await asyncio.start_server(tokenize, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             async with Client("m", f"http://127.0.0.1:{port}/v1", Headers({}, ()), 5) as client:
                 tokenizer = ServerTokenizer(client, "m")
-                with pytest.raises(BadAnswerError):
+                with pytest.raises((BadAnswerError, PushbackError, StoppedError)):
                     await tokenizer.encode("one", add_special_tokens=False)
-                return [await tokenizer.encode(text, add_special_tokens=False) for text in ("three", "one")]
+                found = [await tokenizer.encode(text, add_special_tokens=False) for text in ("three", "one")]
+            await asyncio.gather(*connections)
+            return found
 
     assert result_of(ask) == [(5,), (3,)]
 
