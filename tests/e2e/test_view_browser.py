@@ -142,7 +142,7 @@ def test_from_a_red_night_to_a_flipped_sample(browser: Browser, view: View) -> N
     page.goto(f"{view.address}/night?suite={SUITE}")
     page.locator("article", has_text="capitals · mine · accuracy").get_by_role("link", name="Look at the samples").first.click()
     rows = page.locator("table.samples tbody tr")
-    assert rows.count() > 5
+    expect(rows.nth(5)).to_be_visible()  # it waits for the page, as a count does not
     expect(rows.first).to_contain_text("▼ worse")
     answers = rows.first.locator("td.texts").all_inner_texts()
     assert answers[1] != answers[2]
