@@ -8,6 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from eval_dagster.errors import LakeError, RequirementError
 from eval_dagster.lake.files import Lake, LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
@@ -141,7 +144,7 @@ def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:
     failed = int(scores.info.counts["errors"])
     if not failed:
         return None
-    rows = [row for row in read_rows(scores.path, ["sample_id", "error"]) if row["error"] is not None]
+    rows = read_rows(scores.path, ["sample_id", "error"], pc.field("error").is_valid())
     samples: dict[str, set[str]] = {}
     first: dict[str, str] = {}
     for row in rows:
@@ -279,8 +282,11 @@ class Partition:
 
     def write(self, stage: str, rows: Sequence[Mapping[str, object]], info: FileInfo) -> LakeFile:
         """Write the rows of a stage as its current file."""
-        table = STAGES[stage]
-        return self.project.lake.write(table, table_of(table, rows), eval_name=self.eval_name, model=self.model, info=info)
+        return self.write_table(stage, table_of(STAGES[stage], rows), info)
+
+    def write_table(self, stage: str, rows: pa.Table, info: FileInfo) -> LakeFile:
+        """Write the rows of a stage, which have the columns of its table, as its current file."""
+        return self.project.lake.write(STAGES[stage], rows, eval_name=self.eval_name, model=self.model, info=info)
 
     def result(self, stage: str, file: LakeFile, *, cached: bool, **shown: Any) -> StageResult:
         """The result of a stage: its current file, and the fields of `StageResult` that are shown with it."""

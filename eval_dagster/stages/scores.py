@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby, islice
@@ -10,11 +10,13 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError, described
-from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.parquet_files import FileInfo, read_rows
-from eval_dagster.lake.tables.columns import ScoreRow
+from eval_dagster.lake.files import LakeFile, table_of
+from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_table
+from eval_dagster.lake.tables.columns import ResponseRow, ScoreRow
 from eval_dagster.lake.tables.rows import prompt_of, response_of, score_row
 from eval_dagster.metrics.base import (
     AnswerMetric,
@@ -50,11 +52,11 @@ from eval_dagster.stages.partition import (
     require_execution,
     stored_mixed_counts,
 )
-from eval_dagster.stages.snapshot import read_samples
+from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import AdapterTask, Answer, ScoreError
 from eval_dagster.users_code import calling, raised_at
-from eval_dagster.versions.hashes import code_version, definition_version, package_versions, stable_hash
+from eval_dagster.versions.hashes import ListHash, code_version, definition_version, package_versions, stable_hash
 
 _LARGEST = 1e150
 """Largest value whose squares can be summed over any number of samples."""
@@ -175,23 +177,24 @@ def materialize_scores(partition: Partition) -> StageResult:
         making(_STAGE, partition.eval_name, partition.model)
         require_execution(project, partition.eval_name)
         with allowed_execution(project):
-            rows = list(_score_rows(partition, prompts, outputs))
+            rows, version, retryable = _scored(_score_rows(partition, prompts, outputs))
+        errors = rows.filter(pc.is_valid(rows["error"]))
         info = FileInfo(
             fingerprint=plan.fingerprint,
-            version=content_version(rows),
+            version=version,
             run_id=partition.run_id,
             materialized_at=partition.next_time(_STAGE),
             inputs={"model_outputs": outputs.info.version, "metrics": plan.made_of["metric"], **outputs.info.inputs},
             counts={
                 "scores": len(rows),
-                "samples": len({row["sample_id"] for row in rows}),
-                "errors": len({row["sample_id"] for row in rows if row["error"] is not None}),
-                "retryable_errors": len({row["sample_id"] for row in rows if row["retryable"]}),
+                "samples": pc.count_distinct(rows["sample_id"]).as_py(),
+                "errors": pc.count_distinct(errors["sample_id"]).as_py(),
+                "retryable_errors": retryable,
                 **stored_mixed_counts(outputs.info.counts),
             },
             made_of=plan.made_of,
         )
-        current = partition.write(_STAGE, rows, info)
+        current = partition.write_table(_STAGE, rows, info)
     warning = error_warning(partition.eval_name, partition.model, current)
     read_preview = partial(preview_samples, prompts, outputs, current, headline(task).NAME)
     cached = plan.fresh is not None
@@ -223,9 +226,27 @@ def scoring_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
     return {"task": definition_version(task), "code": code_version(_score_rows)}
 
 
+def _scored(rows: Iterable["_ScoreOfRun"]) -> tuple[pa.Table, str, int]:
+    """Rows of `scores` as a table, which takes less memory, with their version and the number of samples that are to be scored again."""
+    version, retryable = ListHash(), set()
+    batches: list[pa.Table] = []
+    left = iter(rows)
+    while batch := list(islice(left, _BATCH)):
+        for row in batch:
+            version.add(_content(row))
+        retryable |= {row["sample_id"] for row in batch if row["retryable"]}
+        batches.append(table_of("scores", batch))
+    table = pa.concat_tables(batches) if batches else table_of("scores", [])
+    return table, version.value(), len(retryable)
+
+
 def content_version(rows: Sequence[Mapping[str, object]]) -> str:
     """The version of rows of `scores`."""
-    return stable_hash([[row[name] for name in _CONTENT] for row in rows])
+    return stable_hash([_content(row) for row in rows])
+
+
+def _content(row: Mapping[str, object]) -> list[object]:
+    return [row[name] for name in _CONTENT]
 
 
 def headline(task: type[BaseTask[Any]]) -> type[BaseMetric]:
@@ -365,17 +386,19 @@ def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> I
     """The rows of `scores`, each with `retryable`, which is counted but not a column."""
     project, eval_name = partition.project, partition.eval_name
     task = partition.scorer()
-    samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
-    clusters = clusters_of(task, samples, eval_name)
-    answered = _answered(partition, prompts, outputs, samples.keys())
+    samples: Mapping[str, Sample] = SnapshotSamples(partition.snapshot())
+    if isinstance(task, AdapterTask):  # a benchmark sees all of them before it scores one
+        samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
+    require_clusters(task, samples, eval_name)
+    answered = _answered(partition, prompts, outputs, samples)
     for prompt, score in scores_of(task, samples, answered, asked_types(prompts)):
-        row = score_row(eval_name, partition.model, prompt, clusters[prompt.source_id], score)
+        row = score_row(eval_name, partition.model, prompt, _cluster(task, samples[prompt.source_id]), score)
         yield {**row, "retryable": score.retryable}
 
 
 def asked_types(prompts: LakeFile) -> set[ResponseType]:
     """All types of responses that the prompts of an eval ask for."""
-    return {ResponseType(row["response_type"]) for row in read_rows(prompts.path, ["response_type"])}
+    return {ResponseType(each) for each in read_table(prompts.path, ["response_type"])["response_type"].unique().to_pylist()}
 
 
 def scores_of(
@@ -420,20 +443,33 @@ def scores_of(
 def _answered(
     partition: Partition, prompts: LakeFile, outputs: LakeFile, known: Container[str]
 ) -> Iterator[tuple[RenderedPrompt, ModelResponse]]:
-    responses = {row["sample_id"]: row for row in read_rows(outputs.path)}
-    for row in read_rows(prompts.path):
-        prompt, response = prompt_of(row), response_of(responses[row["sample_id"]])
+    responses, ahead = iter_rows(outputs.path), dict[str, ResponseRow]()
+    for row in iter_rows(prompts.path):
+        name = row["sample_id"]
+        while name not in ahead:  # once, since both files have the same order
+            if (answer := next(responses, None)) is None:
+                raise LakeError(f"the model outputs of {partition} lack the sample {name}; materialize model_outputs for this partition")
+            ahead[answer["sample_id"]] = answer
+        prompt, response = prompt_of(row), response_of(ahead.pop(name))
         if prompt.source_id not in known:
             raise LakeError(f"the prompts of {partition} are of an older dataset snapshot; materialize rendered_prompts for this partition")
         yield prompt, response
 
 
 def clusters_of(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:
-    """The cluster of each row by its sample id: the value of the task's `CLUSTER_FIELD`, or else the row itself."""
+    """The cluster of each row by its sample id: the value of the task's `CLUSTER_FIELD`, or else the row itself. Raises `DataError`."""
+    require_clusters(task, samples, eval_name)
+    return {name: _cluster(task, sample) for name, sample in samples.items()}
+
+
+def require_clusters(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> None:
+    """Raise `DataError` if the task names a `CLUSTER_FIELD` that no row has."""
     field = task.CLUSTER_FIELD
-    if field is None:
-        return {name: name for name in samples}
-    if samples and not any(field in sample.row for sample in samples.values()):
+    if field is not None and samples and not any(field in sample.row for sample in samples.values()):
         fields = ", ".join(next(iter(samples.values())).row)
         raise DataError(f"eval {eval_name}: no row has the field {field!r} of the task's CLUSTER_FIELD; the rows have: {fields}")
-    return {name: name if sample.row.get(field) in (None, "") else str(sample.row[field]) for name, sample in samples.items()}
+
+
+def _cluster(task: BaseTask[Any], sample: Sample) -> str:
+    value = None if task.CLUSTER_FIELD is None else sample.row.get(task.CLUSTER_FIELD)
+    return sample.sample_id if value in (None, "") else str(value)

@@ -1,13 +1,15 @@
 """Stage `dataset_snapshot`: the rows of an eval as they were read, named by their content."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from eval_dagster.datasets.reader import DatasetReader, reads_in_part
 from eval_dagster.errors import DataError
-from eval_dagster.lake.files import table_of
-from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
+from eval_dagster.lake.files import LakeFile, table_of
+from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_head, read_rows
 from eval_dagster.lake.tables.rows import sample_of, sample_row
 from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project
@@ -18,6 +20,10 @@ from eval_dagster.tasks.samples import build_samples
 from eval_dagster.versions.hashes import code_version, stable_hash
 
 _PREVIEW = ("row", "subject", "split", "sample_id")
+_BATCH = 10_000
+"""Samples that are held at once."""
+_MOST_PASSES = 100
+"""Passes through a snapshot after which all samples are held, since they are asked for in another order."""
 
 
 def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> StageResult:
@@ -125,6 +131,44 @@ def check_names(what: str, task: BaseTask[Any], samples: Sequence[Sample]) -> No
 
 def _version(samples: Sequence[Sample]) -> str:
     return stable_hash([[sample.sample_id, sample.subject, sample.split, sample.row_index] for sample in samples])
+
+
+class SnapshotSamples(Mapping[str, Sample]):
+    """The samples of a snapshot by their ids. Few are held at once, so they should be asked for in the order of the snapshot."""
+
+    def __init__(self, file: LakeFile) -> None:
+        self._file = file
+        self._held: dict[str, Any] = {}
+        """Rows by sample id."""
+        self._rows: Iterator[Any] = iter(())
+        self._passes = 0
+        self._recent: deque[Sample] = deque(maxlen=2)
+        """The last samples that were asked for. One may be asked for again after the next one."""
+
+    def __getitem__(self, name: str) -> Sample:
+        found = next((sample for sample in self._recent if sample.sample_id == name), None)
+        if found is None:
+            found = sample_of(self._row(name))
+            self._recent.append(found)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (row["sample_id"] for row in iter_rows(self._file.path, ["sample_id"]))
+
+    def __len__(self) -> int:
+        return int(self._file.info.counts["rows"])
+
+    def _row(self, name: str) -> Any:
+        passes = self._passes
+        while name not in self._held:
+            if batch := {row["sample_id"]: row for row in islice(self._rows, _BATCH if self._passes < _MOST_PASSES else None)}:
+                self._held = batch
+                continue
+            if self._passes > passes + 1:
+                raise KeyError(name)
+            self._passes += 1
+            self._rows = iter_rows(self._file.path, list(Sample.__dataclass_fields__))
+        return self._held[name]
 
 
 def read_samples(project: Project, eval_name: str) -> list[Sample]:

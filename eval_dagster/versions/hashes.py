@@ -25,6 +25,7 @@ from eval_dagster.versions.module_sources import is_first_party
 from eval_dagster.versions.references import References, closure_texts
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_DIGITS = 16
 
 
 class KeptVersions:
@@ -122,14 +123,33 @@ def stable_hash(value: Any) -> str:
     return text_hash(canonical_json(value))
 
 
+class ListHash:
+    """Hashes a list whose items come one after the other, as `stable_hash` hashes the whole list."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(b"[")
+        self._between = b""
+
+    def add(self, item: Any) -> None:
+        """Add the next item. Raises `TypeError` as `stable_hash` does."""
+        self._hash.update(self._between + canonical_json(item).encode("utf-8", "surrogatepass"))
+        self._between = b","
+
+    def value(self) -> str:
+        """The hash of the list of all items so far."""
+        whole = self._hash.copy()
+        whole.update(b"]")
+        return whole.hexdigest()[:_DIGITS]
+
+
 def canonical_json(value: Any) -> str:
     """The text of which `stable_hash` is the hash."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=True)
 
 
 def text_hash(text: str) -> str:
-    """Hash of a text, as 16 hexadecimal digits."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    """Hash of a text, as hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
 def file_hash(path: Path) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -168,6 +168,14 @@ def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expres
     table = read_table(path, columns, where)
     with damage_named(path):
         return _rows_of(table)
+
+
+def iter_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Read a file row by row, as dictionaries. A few thousand rows are held at once. Raises LakeError if the file is damaged."""
+    require_sound(path)
+    with damage_named(path):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH, columns=columns and list(columns)):
+            yield from _rows_of(batch)
 
 
 def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:

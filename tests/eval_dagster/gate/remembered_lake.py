@@ -21,6 +21,7 @@ from eval_dagster.lake.format import parquet_files
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.results import materializations
+from eval_dagster.stages import scores
 
 ROOT = Path("/remembered")
 
@@ -146,7 +147,8 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> dict[str, RememberedLake]:
         return found
 
     monkeypatch.setattr(parquet_files, "read_table", read_rows)
-    monkeypatch.setattr(materializations, "read_table", read_table)
+    for module in (materializations, scores):
+        monkeypatch.setattr(module, "read_table", read_table)
     monkeypatch.setattr(parquet_files, "_rows_of", lambda rows: rows)
     monkeypatch.setattr(parquet_files, "file_stamp", lambda path: [str(path)])
     monkeypatch.setattr(parquet_files, "_read_info", info)

@@ -8,7 +8,7 @@ import pytest
 
 from eval_dagster import metrics
 from eval_dagster.versions import hashes, module_sources
-from eval_dagster.versions.hashes import code_version, file_hash, stable_hash
+from eval_dagster.versions.hashes import ListHash, code_version, file_hash, stable_hash
 
 
 def test_equal_values_have_equal_hashes_whatever_the_order_of_keys() -> None:
@@ -17,6 +17,15 @@ def test_equal_values_have_equal_hashes_whatever_the_order_of_keys() -> None:
     assert stable_hash("1") != stable_hash(1)
     assert len(stable_hash("")) == 16
     assert stable_hash("é\ud800") != stable_hash("é")
+
+
+@pytest.mark.parametrize("items", [[], [None], [["é\ud800", 1.5, {"b": [], "a": float("nan")}], "two", 3, [[]]]])
+def test_a_list_has_its_hash_where_its_items_come_one_after_the_other(items: list[object]) -> None:
+    streamed = ListHash()
+    for count, item in enumerate(items):
+        assert streamed.value() == stable_hash(items[:count])
+        streamed.add(item)
+    assert streamed.value() == stable_hash(items)
 
 
 def test_a_file_is_named_by_its_content(tmp_path: Path) -> None:

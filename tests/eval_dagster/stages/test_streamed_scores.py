@@ -1,0 +1,155 @@
+"""Samples pass through the stage of scores in batches, whose size changes no row."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_stages import run_all
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.files import table_of
+from eval_dagster.lake.format import parquet_files
+from eval_dagster.lake.format.parquet_files import iter_rows, read_rows, write_parquet
+from eval_dagster.project import Project
+from eval_dagster.stages import scores, snapshot
+from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
+
+TASK = """
+    from dataclasses import replace
+
+    from eval_dagster.metrics.base import RowMetric
+    from eval_dagster.metrics.completion import ExactMatch
+    from eval_dagster.records import Completion, Message, ResponseType, Role
+    from eval_dagster.tasks.base import BaseTask
+
+    class Same(RowMetric[Completion]):
+        "Whether both answers about a row are one."
+
+        NAME = "same"
+
+        def calculate_row(self, responses):
+            first, second = (response.completion_text for response in responses)
+            return float(first == second)
+
+    class Pairs(BaseTask[str]):
+        NAME, DATASET_PATH, SAMPLE_SPLIT, FEWSHOT_SPLIT = "Pairs", "own", "test", "train"
+        RESPONSE_TYPE, METRICS, SUBJECTS, CLUSTER_FIELD = ResponseType.COMPLETION, [ExactMatch, Same], ["odd", "even"], "page"
+
+        def _load_dataset(self, subject):
+            first = int(subject == "odd")
+            return {
+                "test": [{"n": n, "page": n // 3} for n in range(first, 14, 2)],
+                "train": [{"n": n, "page": ""} for n in range(20 + first, 30, 2)],
+            }
+
+        def _get_instruction_text(self, item):
+            return f"Say {item['n']}."
+
+        def _get_ground_truth(self, item):
+            return str(item["n"])
+
+        def _create_samples(self, item, index, subject):
+            (chosen,) = super()._create_samples(item, index, subject)
+            return [chosen, replace(chosen, messages=[*chosen.messages[:-1], Message(Role.USER, f"Now say {item['n']}.")])]
+
+    class Whole(Pairs):
+        NAME, CLUSTER_FIELD = "Whole", None
+
+    class Lost(Pairs):
+        NAME, CLUSTER_FIELD = "Lost", "chapter"
+"""
+ANSWER = """
+    def answer(request):
+        number = int(request.prompt.rstrip(".").split()[-1])
+        if number == 9:
+            return "\\ud83d"
+        return str(number if number % 4 or "Now" in request.prompt else 0)
+"""
+CONFIG = """
+    models:
+      scripted: {backend: scripted, function: "answer.py:answer"}
+    evals:
+      pairs: {task: "pairs.py:Pairs", num_fewshot: 1, variants: {loud: {instruction: "Read aloud."}, soft: {instruction: "Read."}}}
+      whole: {task: "pairs.py:Whole", limit: 5}
+      lost: {task: "pairs.py:Lost"}
+"""
+KEYS = [("pairs", "scripted"), ("whole", "scripted")]
+
+
+@pytest.fixture
+def project(tmp_path: Path, write: Callable[[str, str], Path]) -> Callable[[str], Project]:
+    write("pairs.py", TASK)
+    write("answer.py", ANSWER)
+    config = write("evals.yaml", CONFIG)
+    return lambda home: Project.open(config_path=config, home=tmp_path / home)
+
+
+def partition(project: Project, eval_name: str) -> Partition:
+    return Partition(project=project, eval_name=eval_name, model="scripted", run_id="test")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    def made(home: str) -> list[tuple[list[Any], dict[str, Any]]]:
+        opened = project(home)
+        results, failures = run_all(opened, KEYS)
+        assert failures == []
+        files = [results["sample_scores", name].file for name, _ in KEYS]
+        return [(read_rows(file.path), {"version": file.info.version, **file.info.counts}) for file in files]
+
+    whole = made("whole")
+    assert {row["metric"] for row in whole[0][0]} == {"exact_match", "same"}
+    assert {row["cluster"] for row in whole[0][0]} == {str(page) for page in range(5)}
+    assert {row["variant"] for row in whole[0][0]} == {"default", "loud", "soft"}
+    assert all(row["cluster"] == row["source_id"] for row in whole[1][0])
+    monkeypatch.setattr(parquet_files, "_BATCH", size)
+    monkeypatch.setattr(snapshot, "_BATCH", size)
+    monkeypatch.setattr(scores, "_BATCH", size)
+    assert made("parts") == whole
+
+
+def test_a_cluster_field_that_no_row_has_is_named(project: Callable[[str], Project]) -> None:
+    _, [failure] = run_all(project("home"), [("lost", "scripted")])
+    assert "no row has the field 'chapter' of the task's CLUSTER_FIELD; the rows have: n, page" in failure.message
+
+
+def test_samples_are_found_in_any_order(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = project("home")
+    run_all(opened, KEYS)
+    samples = read_samples(opened, "pairs")
+    names = [sample.sample_id for sample in samples]
+    monkeypatch.setattr(snapshot, "_BATCH", 3)
+    for most in (100, 2):  # passes
+        monkeypatch.setattr(snapshot, "_MOST_PASSES", most)
+        lazily = SnapshotSamples(partition(opened, "pairs").snapshot())
+        assert (list(lazily), len(lazily)) == (names, len(names))
+        for order in (names, names, names[::-1], [*names[::2], *names[1::2]], names[:1] * 3, [names[-1], names[0], names[-1]]):
+            assert [lazily[name].sample_id for name in order] == order
+        assert lazily == {sample.sample_id: sample for sample in samples}
+        assert "another" not in lazily
+        assert names[0] in lazily
+
+
+def test_few_passes_are_enough_in_the_order_of_the_snapshot(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = project("home")
+    run_all(opened, KEYS[:1])
+    monkeypatch.setattr(snapshot, "_BATCH", 2)
+    passes: list[object] = []
+    monkeypatch.setattr(snapshot, "iter_rows", lambda path, columns: passes.append(path) or iter_rows(path, columns))
+    list(scores._score_rows(partition(opened, "pairs"), *scores.require_outputs(partition(opened, "pairs"))))
+    assert len(passes) <= 1 + 3, "one for the cluster field, and one for each variant"
+
+
+def test_answers_are_found_in_another_order_and_a_lacking_one_is_named(project: Callable[[str], Project]) -> None:
+    opened = project("home")
+    run_all(opened, KEYS)
+    where = partition(opened, "pairs")
+    prompts, outputs = scores.require_outputs(where)
+    rows, scored = read_rows(outputs.path), list(scores._score_rows(where, prompts, outputs))
+    write_parquet(outputs.path, table_of("responses", rows[::-1]), outputs.info)
+    assert list(scores._score_rows(where, prompts, outputs)) == scored
+    write_parquet(outputs.path, table_of("responses", rows[:-1]), outputs.info)
+    with pytest.raises(LakeError, match=f"lack the sample {rows[-1]['sample_id']}; materialize model_outputs"):
+        list(scores._score_rows(where, prompts, outputs))
