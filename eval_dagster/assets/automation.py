@@ -99,9 +99,10 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
     def suite_gates(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         requests: list[dg.RunRequest] = []
         waiting: list[str] = []
-        end_dead_runs(context.instance, project.home)  # first, so that the gate knows what a dead process worked on
-        for name in gates:
-            found = unjudged(context.instance, project, name)
+        end_dead_runs(context.instance, project.home)
+        open_ones = {name: unjudged(context.instance, project, name) for name in gates}
+        end_dead_runs(context.instance, project.home)  # once more: the gate must know what a process worked on that died just now
+        for name, found in open_ones.items():
             are_checkpoints_at_work = any(each.is_of_checkpoint and not each.is_over for each in found)
             for evaluation in found:
                 if evaluation.is_over and evaluation.is_of_checkpoint and are_checkpoints_at_work:

@@ -108,7 +108,7 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
     known = {death.place.run_id: death for death in deaths()}
     for path in sorted(folder.glob("*")):
         patience = _LOST_S if path.suffix == _SUSPECT else 0.0 if path.stem in known else _SETTLED_S
-        if time.time() - path.stat().st_mtime < patience:
+        if time.time() - path.stat().st_mtime < patience and not _is_finished(instance, path):
             continue
         if not _is_abandoned(path, is_shared(instance)):
             _end_overdue(home, path)
@@ -123,6 +123,12 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
         _record_of(home, path.stem).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     return ended
+
+
+def _is_finished(instance: dg.DagsterInstance, path: Path) -> bool:
+    """Whether Dagster knows that the run of a lock has ended: of a dead process it may learn first."""
+    run = None if path.suffix == _SUSPECT else instance.get_run_by_id(path.stem)
+    return run is not None and run.is_finished
 
 
 def end_unstarted_runs(instance: dg.DagsterInstance, home: Path) -> None:

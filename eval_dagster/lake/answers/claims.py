@@ -91,7 +91,8 @@ class HomeClaims:
     """The claims of the processes of one home on the requests to one version of a model."""
 
     def __init__(self, home: Path, model_version: str) -> None:
-        self._folder = home / "locks" / "claims" / model_version
+        self._all = home / "locks" / "claims"
+        self._folder = self._all / model_version
 
     @contextmanager
     def claimed(self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows]) -> Iterator[Claim]:
@@ -104,13 +105,11 @@ class HomeClaims:
         """
         path = self._folder / secrets.token_hex(8)
         others: list[Other] = []
-        with locked(self._folder / "lock"):
+        # One lock for all versions: a file for each version of a model would stay forever.
+        with locked(self._all / "lock"):
+            self._sweep()
+            self._folder.mkdir(exist_ok=True)
             for other in self._folder.iterdir():
-                if other.name == "lock":
-                    continue
-                if not is_held(other):
-                    other.unlink(missing_ok=True)
-                    continue
                 try:
                     holder, *names = other.read_text().split("\n")
                 except FileNotFoundError:  # it has just ended
@@ -130,6 +129,16 @@ class HomeClaims:
             if file is not None:
                 path.unlink(missing_ok=True)
                 file.close()
+
+    def _sweep(self) -> None:
+        """Remove the claims of processes that have ended, and the folders of versions that nobody asks."""
+        for path in self._all.glob("*/*"):
+            if not is_held(path):
+                path.unlink(missing_ok=True)
+        for folder in self._all.iterdir():
+            if folder.is_dir():
+                with contextlib.suppress(OSError):  # it has claims
+                    folder.rmdir()
 
 
 def holder_of(run_id: str) -> str:

@@ -29,6 +29,12 @@ make(sys.argv[2], Path(sys.argv[3]))
 """
 
 
+@pytest.fixture(autouse=True)
+def no_kept_stores(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without empty stores in the user's cache, the tables are made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def _kill(what: str, folder: Path, statement: int) -> None:
     done = subprocess.run([sys.executable, SCRIPT, what, str(folder), str(statement)], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, f"it was to be killed at statement {statement}\n{done.stderr}"

@@ -132,3 +132,18 @@ def test_numbers_of_old_claims_are_removed_without_being_used_again(machine: Mac
     assert lake.mirror is not None
     names = sorted(lake.mirror.store.list("claims"))
     assert [int(name.rpartition("/")[2]) for name in names] == [3, 4, 5]
+
+
+def test_versions_that_nobody_asks_leave_no_file(tmp_path: Path) -> None:
+    """A model that changes each night has a version each night."""
+    cache_of = {name: ResponseCache(Lake(tmp_path), name) for name in ("v1", "v2", "v3")}
+    with cache_of["v1"].claimed({"a"}, "first") as held:
+        left = tmp_path / "locks" / "claims" / "v2"
+        left.mkdir()
+        (left / "of-a-killed-process").touch()
+        with cache_of["v3"].claimed({"a"}, "second") as other:
+            assert (held.requests, other.requests) == ({"a"}, {"a"}), "each version is asked for itself"
+            assert not left.exists()
+        with cache_of["v1"].claimed({"a", "b"}, "third") as third:
+            assert third.requests == {"b"}
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock"]
