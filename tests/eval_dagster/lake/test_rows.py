@@ -1,0 +1,58 @@
+"""Rows of files are what Arrow itself makes of them, and reading them does not import pandas."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_rows, write_parquet
+
+INFO = FileInfo(fingerprint="f", version="v", run_id="r", materialized_at="2026-01-01T00:00:00+00:00")
+WORDS = pa.dictionary(pa.int32(), pa.string())
+COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.int32(), [1, None, -3, 2**31 - 1]),
+    (pa.int64(), [2**62, 0, -5, 1]),
+    (pa.uint64(), [2**64 - 1, None, 0, 1]),
+    (pa.float32(), [0.5, None, -0.0, 1e30]),
+    (pa.float64(), [0.1, float("inf"), 1e-300, None]),
+    (pa.bool_(), [True, None, False, True]),
+    (pa.bool_(), [True, False, False, True]),
+    (pa.string(), ["a", None, "", "é漢\U0001f469\x00\n"]),
+    (WORDS, ["a", None, "b", "a"]),
+    (pa.timestamp("us", "UTC"), [datetime(1969, 1, 2, 3, 4, 5, 6, tzinfo=UTC), None, datetime(2026, 1, 1, tzinfo=UTC), None]),
+    (pa.timestamp("ms"), [datetime(2026, 1, 1, 1, 1, 1, 1000), None, None, None]),
+    (pa.list_(pa.int32()), [[1], None, [], [2, None, 3]]),
+    (pa.list_(pa.string()), [["a"], [None], None, ["b", "c"]]),
+    (pa.list_(pa.list_(pa.float64())), [[[1.0, None], []], None, [None], [[2.0]]]),
+    (pa.list_(pa.bool_()), [[True, None], [], None, [False]]),
+    (pa.struct([("a", pa.int64())]), [{"a": 1}, None, {"a": None}, {"a": 2}]),
+    (pa.string(), [None] * 4),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), COLUMNS, ids=[str(kind) for kind, _ in COLUMNS])
+def test_a_column_has_the_values_that_were_written(tmp_path: Path, kind: pa.DataType, values: list[Any]) -> None:
+    many = values * 3000  # several batches, each with an offset
+    column = pa.array(many, kind)
+    table = pa.table({"whole": column, "cut": pa.concat_arrays([column[:1], column])[1:], "empty": pa.nulls(len(many))})
+    write_parquet(tmp_path / "f.parquet", table, INFO)
+    expected = [{"whole": value, "cut": value, "empty": None} for value in column.to_pylist()]
+    found = read_rows(tmp_path / "f.parquet")
+    assert found == expected
+    assert [type(row["cut"]) for row in found] == [type(row["cut"]) for row in expected]
+    assert list(iter_rows(tmp_path / "f.parquet")) == expected
+
+
+def test_pandas_is_not_imported_to_read_rows(tmp_path: Path) -> None:
+    pq.write_table(pa.table({str(number): pa.array(values, kind) for number, (kind, values) in enumerate(COLUMNS[:-2])}), tmp_path / "f")
+    code = (
+        "import sys; import pyarrow.parquet as pq; from eval_dagster.lake.format.parquet_files import _rows_of; "
+        f"rows = _rows_of(pq.ParquetFile({str(tmp_path / 'f')!r}).read()); print(len(rows), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["4", "False"]
