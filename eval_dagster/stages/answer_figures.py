@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import looks_at_model
 from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
 from eval_dagster.metrics.base import AnswerMetric, BaseMetric, is_between
 from eval_dagster.records import ResponseType
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.scores import headline
+from eval_dagster.stages.scores import answered_rows, headline
 from eval_dagster.tasks.base import BaseTask
 
 _TAIL = 1000
@@ -43,7 +42,7 @@ _RESPONSE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckedAnswer:
     """The answer to one prompt, by what can be seen of it. Shares are of its texts, from 0 to 1; null without texts."""
 
@@ -90,10 +89,9 @@ def checked_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, sco
             found[score["metric"]][score["sample_id"]] = json.loads(score["explanation"] or "{}").get("answer") or []
     scored_by = {name: {row["sample_id"] for row in scores if row["metric"] == name and row["error"] is None} for name in naming}
     first = next((metric.NAME for metric in (headline(task), *task.METRICS) if metric.NAME in naming), None)
-    responses = {row["sample_id"]: row for row in read_rows(outputs, _RESPONSE)}
     answers = []
-    for prompt in read_rows(prompts, _PROMPT):
-        sample_id, row = prompt["sample_id"], responses[prompt["sample_id"]]
+    for prompt, row in answered_rows(prompts, outputs, (_PROMPT, _RESPONSE)):
+        sample_id = prompt["sample_id"]
         raw = (row["text"] or []) if row["error"] is None else []
         texts = row.get("text_post_processed") or raw
         reasons, gold = row["finish_reason"] or [], prompt["gold"] or []

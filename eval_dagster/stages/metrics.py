@@ -10,6 +10,8 @@ from functools import partial
 from statistics import fmean, stdev, variance
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow.compute as pc
+
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
@@ -175,14 +177,13 @@ def _sample_table(prompts: LakeFile, outputs: LakeFile, scores: LakeFile) -> "pd
     import pandas as pd  # as in `tracked_result`
 
     table: dict[str, dict[str, Any]] = {}
-    for row in read_rows(prompts.path, ["sample_id", "sample_name", "subject", "prompt", "choices", "gold"])[:_MOST_SAMPLES]:
+    for row in read_head(prompts.path, _MOST_SAMPLES, ["sample_id", "sample_name", "subject", "prompt", "choices", "gold"]):
         table[row["sample_id"]] = {name: value for name, value in row.items() if name != "sample_name" or value is not None}
-    for row in read_rows(outputs.path, ["sample_id", "text", "choice_logprobs", "error"]):
-        if row["sample_id"] in table:
-            table[row["sample_id"]] |= row
-    for row in read_rows(scores.path, ["sample_id", "metric", "value"]):
-        if row["sample_id"] in table:
-            table[row["sample_id"]][row["metric"]] = row["value"]
+    shown = pc.field("sample_id").isin(list(table))
+    for row in read_rows(outputs.path, ["sample_id", "text", "choice_logprobs", "error"], shown):
+        table[row["sample_id"]] |= row
+    for row in read_rows(scores.path, ["sample_id", "metric", "value"], shown):
+        table[row["sample_id"]][row["metric"]] = row["value"]
     return pd.DataFrame([{name: _shortened(value) for name, value in row.items()} for row in table.values()])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from contextlib import suppress
 from functools import partial
 from itertools import groupby, islice
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError, described
 from eval_dagster.lake.files import LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_table
-from eval_dagster.lake.tables.columns import ResponseRow, ScoreRow
+from eval_dagster.lake.tables.columns import PromptRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.rows import prompt_of, response_of, score_row
 from eval_dagster.metrics.base import (
     AnswerMetric,
@@ -443,17 +444,35 @@ def scores_of(
 def _answered(
     partition: Partition, prompts: LakeFile, outputs: LakeFile, known: Container[str]
 ) -> Iterator[tuple[RenderedPrompt, ModelResponse]]:
-    responses, ahead = iter_rows(outputs.path), dict[str, ResponseRow]()
-    for row in iter_rows(prompts.path):
-        name = row["sample_id"]
-        while name not in ahead:  # once, since both files have the same order
-            if (answer := next(responses, None)) is None:
-                raise LakeError(f"the model outputs of {partition} lack the sample {name}; materialize model_outputs for this partition")
-            ahead[answer["sample_id"]] = answer
-        prompt, response = prompt_of(row), response_of(ahead.pop(name))
+    for row, answer in answered_rows(prompts.path, outputs.path):
+        prompt = prompt_of(row)
         if prompt.source_id not in known:
             raise LakeError(f"the prompts of {partition} are of an older dataset snapshot; materialize rendered_prompts for this partition")
-        yield prompt, response
+        yield prompt, response_of(answer)
+
+
+def answered_rows(
+    prompts: Path, outputs: Path, columns: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
+) -> Iterator[tuple[PromptRow, ResponseRow]]:
+    """The rows of `prompts` with those of their answers. Few are held at once if both files have the same order, as they usually do.
+
+    Args:
+        prompts: The file of the prompts.
+        outputs: The file of the answers.
+        columns: The columns of each that are read; all if None.
+
+    Raises:
+        LakeError: A file is damaged, or a prompt has no answer.
+    """
+    of_prompts, of_answers = columns
+    answers, ahead = iter_rows(outputs, of_answers), dict[str, ResponseRow]()
+    for prompt in iter_rows(prompts, of_prompts):
+        name = prompt["sample_id"]
+        while name not in ahead:
+            if (answer := next(answers, None)) is None:
+                raise LakeError(f"{outputs} has no answer to the sample {name}; materialize model_outputs for this partition")
+            ahead[answer["sample_id"]] = answer
+        yield prompt, ahead.pop(name)
 
 
 def clusters_of(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:

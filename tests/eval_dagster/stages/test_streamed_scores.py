@@ -151,5 +151,5 @@ def test_answers_are_found_in_another_order_and_a_lacking_one_is_named(project: 
     write_parquet(outputs.path, table_of("responses", rows[::-1]), outputs.info)
     assert list(scores._score_rows(where, prompts, outputs)) == scored
     write_parquet(outputs.path, table_of("responses", rows[:-1]), outputs.info)
-    with pytest.raises(LakeError, match=f"lack the sample {rows[-1]['sample_id']}; materialize model_outputs"):
+    with pytest.raises(LakeError, match=f"has no answer to the sample {rows[-1]['sample_id']}; materialize model_outputs"):
         list(scores._score_rows(where, prompts, outputs))
