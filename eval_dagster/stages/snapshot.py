@@ -10,6 +10,7 @@ from eval_dagster.datasets.reader import DatasetReader, reads_in_part
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_head, read_rows
+from eval_dagster.lake.tables.columns import SampleRow
 from eval_dagster.lake.tables.rows import sample_of, sample_row
 from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project
@@ -138,7 +139,7 @@ class SnapshotSamples(Mapping[str, Sample]):
 
     def __init__(self, file: LakeFile) -> None:
         self._file = file
-        self._held: dict[str, Any] = {}
+        self._held: dict[str, SampleRow] = {}
         """Rows by sample id."""
         self._rows: Iterator[Any] = iter(())
         self._passes = 0
@@ -158,7 +159,7 @@ class SnapshotSamples(Mapping[str, Sample]):
     def __len__(self) -> int:
         return int(self._file.info.counts["rows"])
 
-    def _row(self, name: str) -> Any:
+    def _row(self, name: str) -> SampleRow:
         passes = self._passes
         while name not in self._held:
             if batch := {row["sample_id"]: row for row in islice(self._rows, _BATCH if self._passes < _MOST_PASSES else None)}:
