@@ -454,7 +454,7 @@ def _answered(
 def answered_rows(
     prompts: Path, outputs: Path, columns: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
 ) -> Iterator[tuple[PromptRow, ResponseRow]]:
-    """The rows of `prompts` with those of their answers. Few are held at once if both files have the same order, as they usually do.
+    """The rows of `prompts`, each with the row of its answer. Few are held at once if both files have the same order, as they usually do.
 
     Args:
         prompts: The file of the prompts.
