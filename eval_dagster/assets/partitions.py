@@ -1,12 +1,16 @@
 """The partitions that evals and models have in Dagster. They are dynamic, so that a new entry needs no reload of the code location."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import dagster as dg
+from sqlalchemy.exc import IntegrityError
 
 from eval_dagster.assets.names import Names
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import StageFailure, partition_key
+
+_TRIALS = 10
 
 
 def add_partitions(instance: dg.DagsterInstance, project: Project) -> list[str]:
@@ -19,9 +23,18 @@ def add_partitions(instance: dg.DagsterInstance, project: Project) -> list[str]:
         known = set(instance.get_dynamic_partitions(names.partitions(dimension)))
         new = [entry for entry in entries if entry not in known]
         if new:
-            instance.add_dynamic_partitions(names.partitions(dimension), new)
+            _add(instance, names.partitions(dimension), new)
         added += new
     return added
+
+
+def _add(instance: dg.DagsterInstance, name: str, keys: Sequence[str]) -> None:
+    """Add dynamic partitions. If another process adds some of them after Dagster's look at them, its insert fails as a whole."""
+    for _ in range(_TRIALS - 1):
+        with suppress(IntegrityError):
+            instance.add_dynamic_partitions(name, keys)
+            return
+    instance.add_dynamic_partitions(name, keys)
 
 
 def removed_partitions(instance: dg.DagsterInstance, project: Project) -> list[str]:
