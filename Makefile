@@ -90,12 +90,12 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 # What the checks and the tests need: pytest, Ray, object storage, PostgreSQL. Nobody waits for it before the first leaderboard.
-$(TEST): requirements-test.lock $(READY)
+$(TEST): tests/requirements.lock $(READY)
 	@echo "== installing what the tests need ($$(grep -c == $<) packages, 1 GB)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement $<
 	@touch $@
 
-$(DOCS): requirements-docs.lock $(READY)
+$(DOCS): docs/requirements.lock $(READY)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement $<
 	@touch $@
 

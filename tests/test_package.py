@@ -132,7 +132,7 @@ def _needed(*requirements: str) -> set[str]:
 
 
 def test_each_lock_has_what_its_target_of_make_needs() -> None:
-    run, test, docs = (_locked(name) for name in ("requirements.lock", "requirements-test.lock", "requirements-docs.lock"))
+    run, test, docs = (_locked(name) for name in ("requirements.lock", "tests/requirements.lock", "docs/requirements.lock"))
     demo = _needed("eval_dagster[grammar,metrics,transformers]")
     assert len(demo) > 100
     # torch for CUDA needs packages of its own, which the lock leaves to torch.
@@ -145,7 +145,7 @@ def test_each_lock_has_what_its_target_of_make_needs() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-test.lock", "requirements-docs.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "tests/requirements.lock", "docs/requirements.lock"])
 def test_what_is_locked_runs_on_the_oldest_python(name: str) -> None:
     oldest = PROJECT["requires-python"].partition(">=")[2].partition(",")[0] + ".0"
     known = 0
@@ -155,4 +155,4 @@ def test_what_is_locked_runs_on_the_oldest_python(name: str) -> None:
             if found.version in requirement.specifier:
                 known += 1
                 assert oldest in SpecifierSet(found.metadata.get("Requires-Python", "")), f"{package} {found.version}"
-    assert known or name == "requirements-docs.lock", "no package of the lock is installed in its version"
+    assert known or name == "docs/requirements.lock", "no package of the lock is installed in its version"

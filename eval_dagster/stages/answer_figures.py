@@ -90,7 +90,7 @@ def checked_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, sco
     scored_by = {name: {row["sample_id"] for row in scores if row["metric"] == name and row["error"] is None} for name in naming}
     first = next((metric.NAME for metric in (headline(task), *task.METRICS) if metric.NAME in naming), None)
     answers = []
-    for prompt, row in answered_rows(prompts, outputs, (_PROMPT, _RESPONSE)):
+    for prompt, row in answered_rows(prompts, outputs, _PROMPT, _RESPONSE):
         sample_id = prompt["sample_id"]
         raw = (row["text"] or []) if row["error"] is None else []
         texts = row.get("text_post_processed") or raw

@@ -26,7 +26,7 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.rendering import ids_by_count, named
 from eval_dagster.records import ModelResponse, Request
 from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask, look_at
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageFailure, StageResult, mixed_counts, mixed_words
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageFailure, StageResult, StageTable, mixed_counts, mixed_words
 from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.users_code import death_for
 from eval_dagster.versions.hashes import code_version, stable_hash
@@ -36,6 +36,11 @@ _GENERATIVE = ("_cot", "_generative")
 """Suffixes of tasks that ask another task's questions for written answers."""
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
 """A row of the response cache."""
+_CONTENT = (
+    *("sample_id", "request_id", "text", "text_post_processed", "reasoning", "choice_logprobs", "choice_token_logprobs"),
+    *("unconditioned_logprobs", "logits", "choice_is_greedy", "model_version", "error"),
+)
+"""Columns that the version of `responses` covers."""
 _MOST_MORE = 64
 """The search covers numbers of texts up to this much above the wanted number."""
 _OF_EACH_TEXT = ("text", "finish_reason", "output_token_ids", "logits", "server_reasoning", "tool_calls", "server_finish_reason")
@@ -244,7 +249,8 @@ def cached_answers(partition: Partition, prompts: Sequence[PromptRow], model_ver
     answers = [_answer_to(row, known, model_version) for row in prompts]
     rows = [(row, answer) for row, answer in zip(prompts, answers, strict=True) if answer is not None]
     unanswered = list(dict.fromkeys(row["request_id"] for row, answer in zip(prompts, answers, strict=True) if answer is None))
-    return CachedAnswers(unanswered=unanswered, version=None if unanswered else _content_version(_response_rows(partition, rows)))
+    version = None if unanswered else _content_version(_response_rows(partition, rows))
+    return CachedAnswers(unanswered=unanswered, version=version)
 
 
 def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
@@ -266,17 +272,25 @@ def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Seq
 
 def _write(plan: _Asking, answers: Sequence[Answer], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
     project, model = plan.partition.project, plan.partition.model
-    rows = _response_rows(plan.partition, zip(plan.rows, answers, strict=True))
+    made = StageTable(_STAGE, _CONTENT)
+    counts = dict.fromkeys(("retryable_errors", "cut_at_max_tokens", "cut_in_reasoning", "escaped", "truncated"), 0)
+    for row in _response_rows(plan.partition, zip(plan.rows, answers, strict=True)):
+        made.add(row)
+        counts["retryable_errors"] += row["retryable"]
+        counts["cut_at_max_tokens"] += "length" in row["finish_reason"]
+        counts["cut_in_reasoning"] += "reasoning" in row["finish_reason"]
+        counts["escaped"] += row["text_is_escaped"]
+        counts["truncated"] += row["truncated_tokens"] > 0
     fresh = [row for row in plan.rows if row["error"] is None and row["request_id"] in run.answers]
     asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in fresh]
     # A server may leave out counts of tokens, and log-probabilities of given tokens.
-    unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
-    unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
+    unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in answers if row.get("attempts"))
+    unscored = sum((row["error"] or "").startswith("NoScoresError") for row in answers)
     # Ignoring detected changes of a model that can change behind its name.
     declared = dict(zip(("model_declared", "model_content_declared"), project.handle(model).declared_versions() or (), strict=False))
     info = FileInfo(
         fingerprint=plan.plan.fingerprint,
-        version=_content_version(rows),
+        version=made.version(),
         run_id=plan.partition.run_id,
         materialized_at=plan.partition.next_time(_STAGE),
         inputs={
@@ -287,18 +301,14 @@ def _write(plan: _Asking, answers: Sequence[Answer], run: ModelRun, model_versio
             **plan.prompts.info.inputs,
         },
         counts={
-            "requests": len(rows),
-            **_run_counts(plan, rows, run),
-            "retryable_errors": sum(row["retryable"] for row in rows),
-            "cut_at_max_tokens": sum("length" in row["finish_reason"] for row in rows),
-            "cut_in_reasoning": sum("reasoning" in row["finish_reason"] for row in rows),
-            "escaped": sum(row["text_is_escaped"] for row in rows),
-            "truncated": sum(row["truncated_tokens"] > 0 for row in rows),
-            **cost_counts(rows, has_price=plan.has_price),
-            **time_counts(rows),
+            "requests": len(answers),
+            **_run_counts(plan, answers, run),
+            **counts,
+            **cost_counts(answers, has_price=plan.has_price),
+            **time_counts(answers),
             **({"tokens_unknown": unknown} if unknown else {}),
             **({"without_scores": unscored} if unscored else {}),
-            **mixed_counts(rows),
+            **mixed_counts(answers),
             "tokens_asked": sum(asked),
             # An eval that sent no request has no part in the call.
             **(run.figures if fresh else {}),
@@ -307,17 +317,15 @@ def _write(plan: _Asking, answers: Sequence[Answer], run: ModelRun, model_versio
         notes=run.notes if fresh else {},
         made_of=plan.plan.made_of,
     )
-    return plan.partition.write(_STAGE, rows, info)
+    return plan.partition.write_table(_STAGE, made.table(), info)
 
 
-def _response_rows(partition: Partition, answered: Iterable[tuple[PromptRow, Answer]]) -> list[ResponseRow]:
+def _response_rows(partition: Partition, answered: Iterable[tuple[PromptRow, Answer]]) -> Iterator[ResponseRow]:
     """The rows of `responses` from the rows of `prompts`, each with its stored answer."""
     shared, tags = {"eval": partition.eval_name, "model": partition.model}, _reasoning_tags(partition)
-    rows = []
     for row, answer in answered:
         of_sample = {"sample_id": row["sample_id"], "sample_name": row.get("sample_name")}
-        rows.append({"retryable": False, **_with_answers(answer, row["prompt"], tags), **shared, **of_sample})
-    return cast(list[ResponseRow], rows)
+        yield cast(ResponseRow, {"retryable": False, **_with_answers(answer, row["prompt"], tags), **shared, **of_sample})
 
 
 def _tokens_asked(choices: Sequence[str] | None, answer: AnswerRow) -> int:
@@ -359,11 +367,7 @@ def _reasoning_tags(partition: Partition) -> tuple[str, str]:
 
 
 def _content_version(rows: Iterable[Mapping[str, object]]) -> str:
-    content = (
-        *("sample_id", "request_id", "text", "text_post_processed", "reasoning", "choice_logprobs", "choice_token_logprobs"),
-        *("unconditioned_logprobs", "logits", "choice_is_greedy", "model_version", "error"),
-    )
-    return stable_hash([[row[name] for name in content] for row in rows])
+    return stable_hash([[row[name] for name in _CONTENT] for row in rows])
 
 
 def require_outputs(partition: Partition) -> tuple[LakeFile, LakeFile]:

@@ -19,8 +19,11 @@ from eval_dagster.project import Project, TaskClass
 from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.texts.figures import counted
+from eval_dagster.versions.hashes import ListHash
 
 log = logging.getLogger(__name__)
+_BATCH = 10_000
+"""Rows that are held at once on their way to a table."""
 _SAMPLES = 5
 _MOST_METRICS = 20
 """Rows of `scores` per sample that are searched for the headline metric."""
@@ -291,6 +294,38 @@ class Partition:
     def result(self, stage: str, file: LakeFile, *, cached: bool, **shown: Any) -> StageResult:
         """The result of a stage: its current file, and the fields of `StageResult` that are shown with it."""
         return StageResult(stage=stage, eval_name=self.eval_name, model=self.model, file=file, cached=cached, **shown)
+
+
+class StageTable:
+    """The rows of a stage as they come: a table, which takes less memory than rows, and their version."""
+
+    def __init__(self, stage: str, content: Sequence[str]) -> None:
+        """Begin with no row. `content` are the columns that the version covers."""
+        self._name = STAGES[stage]
+        self._content = content
+        self._version = ListHash()
+        self._rows: list[Mapping[str, object]] = []
+        self._batches: list[pa.Table] = []
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Add the next row."""
+        self._version.add([row[name] for name in self._content])
+        self._rows.append(row)
+        if len(self._rows) >= _BATCH:
+            self._to_batch()
+
+    def table(self) -> pa.Table:
+        """All rows so far."""
+        self._to_batch()
+        return pa.concat_tables(self._batches)
+
+    def version(self) -> str:
+        """The version of all rows so far: the hash of the list of their contents."""
+        return self._version.value()
+
+    def _to_batch(self) -> None:
+        self._batches.append(table_of(self._name, self._rows))
+        self._rows = []
 
 
 def sound_current(lake: Lake, table: str, eval_name: str, model: str | None = None) -> LakeFile | None:

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby, islice
@@ -11,11 +11,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError, described
-from eval_dagster.lake.files import LakeFile, table_of
+from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_table
 from eval_dagster.lake.tables.columns import PromptRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.rows import prompt_of, response_of, score_row
@@ -47,6 +46,7 @@ from eval_dagster.stages.partition import (
     Partition,
     Plan,
     StageResult,
+    StageTable,
     allowed_execution,
     error_warning,
     preview_samples,
@@ -57,7 +57,7 @@ from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import AdapterTask, Answer, ScoreError
 from eval_dagster.users_code import calling, raised_at
-from eval_dagster.versions.hashes import ListHash, code_version, definition_version, package_versions, stable_hash
+from eval_dagster.versions.hashes import code_version, definition_version, package_versions, stable_hash
 
 _LARGEST = 1e150
 """Largest value whose squares can be summed over any number of samples."""
@@ -178,11 +178,16 @@ def materialize_scores(partition: Partition) -> StageResult:
         making(_STAGE, partition.eval_name, partition.model)
         require_execution(project, partition.eval_name)
         with allowed_execution(project):
-            rows, version, retryable = _scored(_score_rows(partition, prompts, outputs))
+            made, retryable = StageTable(_STAGE, _CONTENT), set[str]()
+            for row in _score_rows(partition, prompts, outputs):
+                made.add(row)
+                if row["retryable"]:
+                    retryable.add(row["sample_id"])
+        rows = made.table()
         errors = rows.filter(pc.is_valid(rows["error"]))
         info = FileInfo(
             fingerprint=plan.fingerprint,
-            version=version,
+            version=made.version(),
             run_id=partition.run_id,
             materialized_at=partition.next_time(_STAGE),
             inputs={"model_outputs": outputs.info.version, "metrics": plan.made_of["metric"], **outputs.info.inputs},
@@ -190,7 +195,7 @@ def materialize_scores(partition: Partition) -> StageResult:
                 "scores": len(rows),
                 "samples": pc.count_distinct(rows["sample_id"]).as_py(),
                 "errors": pc.count_distinct(errors["sample_id"]).as_py(),
-                "retryable_errors": retryable,
+                "retryable_errors": len(retryable),
                 **stored_mixed_counts(outputs.info.counts),
             },
             made_of=plan.made_of,
@@ -227,27 +232,9 @@ def scoring_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
     return {"task": definition_version(task), "code": code_version(_score_rows)}
 
 
-def _scored(rows: Iterable["_ScoreOfRun"]) -> tuple[pa.Table, str, int]:
-    """Rows of `scores` as a table, which takes less memory, with their version and the number of samples that are to be scored again."""
-    version, retryable = ListHash(), set()
-    batches: list[pa.Table] = []
-    left = iter(rows)
-    while batch := list(islice(left, _BATCH)):
-        for row in batch:
-            version.add(_content(row))
-        retryable |= {row["sample_id"] for row in batch if row["retryable"]}
-        batches.append(table_of("scores", batch))
-    table = pa.concat_tables(batches) if batches else table_of("scores", [])
-    return table, version.value(), len(retryable)
-
-
 def content_version(rows: Sequence[Mapping[str, object]]) -> str:
     """The version of rows of `scores`."""
-    return stable_hash([_content(row) for row in rows])
-
-
-def _content(row: Mapping[str, object]) -> list[object]:
-    return [row[name] for name in _CONTENT]
+    return stable_hash([[row[name] for name in _CONTENT] for row in rows])
 
 
 def headline(task: type[BaseTask[Any]]) -> type[BaseMetric]:
@@ -452,21 +439,21 @@ def _answered(
 
 
 def answered_rows(
-    prompts: Path, outputs: Path, columns: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
+    prompts: Path, outputs: Path, prompt_columns: Sequence[str] | None = None, answer_columns: Sequence[str] | None = None
 ) -> Iterator[tuple[PromptRow, ResponseRow]]:
     """The rows of `prompts`, each with the row of its answer. Few are held at once if both files have the same order, as they usually do.
 
     Args:
         prompts: The file of the prompts.
         outputs: The file of the answers.
-        columns: The columns of each that are read; all if None.
+        prompt_columns: The columns that are read of the prompts; all if None.
+        answer_columns: The same of the answers.
 
     Raises:
         LakeError: A file is damaged, or a prompt has no answer.
     """
-    of_prompts, of_answers = columns
-    answers, ahead = iter_rows(outputs, of_answers), dict[str, ResponseRow]()
-    for prompt in iter_rows(prompts, of_prompts):
+    answers, ahead = iter_rows(outputs, answer_columns), dict[str, ResponseRow]()
+    for prompt in iter_rows(prompts, prompt_columns):
         name = prompt["sample_id"]
         while name not in ahead:
             if (answer := next(answers, None)) is None:

@@ -141,7 +141,7 @@ class SnapshotSamples(Mapping[str, Sample]):
         self._file = file
         self._held: dict[str, SampleRow] = {}
         """Rows by sample id."""
-        self._rows: Iterator[Any] = iter(())
+        self._rows: Iterator[SampleRow] = iter(())
         self._passes = 0
         self._recent: deque[Sample] = deque(maxlen=2)
         """The last samples that were asked for. One may be asked for again after the next one."""

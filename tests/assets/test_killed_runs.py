@@ -7,16 +7,20 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
+from daemon_by_hand import CONFIG, FAILURE, Nights
 
+from eval_dagster.assets import automation
 from eval_dagster.assets.instance import killed_runs as liveness
 from eval_dagster.assets.instance.killed_runs import alive, at_work, end_dead_runs, end_unstarted_runs, place_of, was_killed
 from eval_dagster.assets.tags import home_tags
 from eval_dagster.gate.judgement import Attempts
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import read_attempts
+from eval_dagster.project import Project
 from eval_dagster.users_code import Place, calling, doing, record_in
 
 
@@ -185,3 +189,26 @@ def test_a_run_that_was_about_to_start_when_the_interface_was_killed_does_not_ho
             dg.DagsterRunStatus.STARTING,
         ]
         assert was_killed(instance, found[ours.run_id])
+
+
+def test_the_gate_knows_of_a_process_that_died_while_it_looked(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster's own watch can mark its run as failed between the look at processes and the look at runs."""
+    config = tmp_path / "evals.yaml"
+    config.write_text(textwrap.dedent(CONFIG))
+    nights = Nights(Project.open(config_path=config, home=tmp_path / "home"), instance)
+    run = nights.launch()
+    process = _at_work(nights.project.home, run.run_id, "while True: pass")
+    look = automation.unjudged
+
+    def dies_first(*args: Any) -> Any:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+            nights.end(run, FAILURE)
+        return look(*args)
+
+    monkeypatch.setattr(automation, "unjudged", dies_first)
+    assert isinstance(nights.sense(), list), "the suite is judged"
+    assert [each.stage for each in read_attempts(Lake(nights.project.home))] == ["sample_scores"]

@@ -1,4 +1,4 @@
-"""Samples pass through the stage of scores in batches, whose size changes no row."""
+"""Samples pass through the stages of outputs and scores in batches, whose size changes no row."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +12,7 @@ from eval_dagster.lake.files import table_of
 from eval_dagster.lake.format import parquet_files
 from eval_dagster.lake.format.parquet_files import iter_rows, read_rows, write_parquet
 from eval_dagster.project import Project
+from eval_dagster.stages import partition as partition_files
 from eval_dagster.stages import scores, snapshot
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
@@ -62,7 +63,7 @@ TASK = """
 """
 ANSWER = """
     def answer(request):
-        number = int(request.prompt.rstrip(".").split()[-1])
+        number = int(request.prompt.split()[-1].rstrip("."))
         if number == 9:
             return "\\ud83d"
         return str(number if number % 4 or "Now" in request.prompt else 0)
@@ -75,6 +76,17 @@ CONFIG = """
       whole: {task: "pairs.py:Whole", limit: 5}
       lost: {task: "pairs.py:Lost"}
 """
+TIMES = {
+    "latency_s",
+    "worker_s",
+    "gpu_s",
+    "answered_at",
+    "run_id",
+    "model_seconds",
+    "run_seconds",
+    "run_peak_memory_mib",
+    "worker_s_computed",
+}
 KEYS = [("pairs", "scripted"), ("whole", "scripted")]
 
 
@@ -92,14 +104,27 @@ def partition(project: Project, eval_name: str) -> Partition:
 
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    def made(home: str) -> list[tuple[list[Any], dict[str, Any]]]:
+    def made(home: str) -> list[tuple[list[Any], dict[str, float | str]]]:
         opened = project(home)
         results, failures = run_all(opened, KEYS)
         assert failures == []
         files = [results["sample_scores", name].file for name, _ in KEYS]
         return [(read_rows(file.path), {"version": file.info.version, **file.info.counts}) for file in files]
 
+    def answered(home: str) -> list[tuple[list[Any], dict[str, float | str]]]:
+        found = [project(home).lake.require("responses", "model_outputs", *key) for key in KEYS]
+        return [
+            (
+                [{name: value for name, value in row.items() if name not in TIMES} for row in read_rows(file.path)],
+                {"version": file.info.version, **{name: value for name, value in file.info.counts.items() if name not in TIMES}},
+            )
+            for file in found
+        ]
+
     whole = made("whole")
+    figures = answered("whole")[0][1]
+    assert (figures["errors"], figures["escaped"]) == (0, 6), "one row with half of a character, asked twice in three variants"
+    assert {row["value"] for row in whole[0][0]} == {0.0, 1.0}
     assert {row["metric"] for row in whole[0][0]} == {"exact_match", "same"}
     assert {row["cluster"] for row in whole[0][0]} == {str(page) for page in range(5)}
     assert {row["variant"] for row in whole[0][0]} == {"default", "loud", "soft"}
@@ -107,7 +132,9 @@ def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], 
     monkeypatch.setattr(parquet_files, "_BATCH", size)
     monkeypatch.setattr(snapshot, "_BATCH", size)
     monkeypatch.setattr(scores, "_BATCH", size)
+    monkeypatch.setattr(partition_files, "_BATCH", size)
     assert made("parts") == whole
+    assert answered("parts") == answered("whole")
 
 
 def test_a_cluster_field_that_no_row_has_is_named(project: Callable[[str], Project]) -> None:
