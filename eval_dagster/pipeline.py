@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 from eval_dagster.checkpoints import record_evaluation, remember_new, remembered
@@ -18,7 +19,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.samples.writing import with_page
-from eval_dagster.progress.reporting import Reporter, use_reporter
+from eval_dagster.progress.reporting import Reporter, tell_making, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.inference import KeptModel
 from eval_dagster.stages.metrics import materialize_metrics
@@ -115,6 +116,42 @@ def evaluate(
                 record_evaluation(project.lake, checkpoint, project.handle(model), run_id)
             add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
             publishing.model_ended()
+
+
+def find_current(project: Project, partitions: Iterable[tuple[str, str]], *, reporter: Reporter) -> list[StageResult] | None:
+    """The results of all stages of (eval, model) partitions if a run would make nothing. None if it would, or would fail.
+
+    Nothing is recorded. The catalog is published.
+    """
+    by_model: dict[str, list[str]] = defaultdict(list)
+    for eval_name, model in partitions:
+        by_model[model].append(eval_name)
+    found: list[StageResult] = []
+
+    def stop(*_: object) -> None:
+        raise _NotCurrentError
+
+    def outcomes() -> Iterator[Outcome]:
+        kept = KeptModel()
+        yield from snapshot_evals(project, list(dict.fromkeys(chain(*by_model.values()))), run_id="", reporter=reporter)
+        for model, names in by_model.items():
+            yield from _evaluate_model(
+                _ModelRun(project=project, model=model, run_id="", reporter=reporter, kept=kept), names, list(STAGES)
+            )
+
+    try:
+        with tell_making(stop), limited(project.config.code_timeout), project.lake.steady():
+            for outcome in outcomes():
+                if isinstance(outcome, StageFailure):
+                    return None
+                found.append(outcome)
+    except _NotCurrentError:
+        return None
+    return found
+
+
+class _NotCurrentError(BaseException):
+    """A stage is about to make a file. It ends the search, and is the failure of no partition."""
 
 
 class _Publishing:

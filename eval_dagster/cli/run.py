@@ -6,6 +6,7 @@ import sys
 import time
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,10 +32,12 @@ from eval_dagster.cli.status import look_at_assets, print_states
 from eval_dagster.cli.tables import require_writable
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.gate.judgement import require_sensible_gate
+from eval_dagster.gate.run_summary import RunSummary
+from eval_dagster.known_results import are_known, note_known
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
 from eval_dagster.lake.records import read_attempts
-from eval_dagster.pipeline import evaluate
+from eval_dagster.pipeline import evaluate, find_current
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import current_reporter, use_reporter
 from eval_dagster.project import Project
@@ -110,10 +113,6 @@ def run(
     if suite is not None:
         require_sensible_gate(project, suite)
     warn_of_problems(project, chosen_evals, chosen_models, is_judged=suite is not None, is_launched=launch)
-    # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
-    from eval_dagster.assets.runs.in_process_runs import run_evaluation
-    from eval_dagster.cli import gate as gating
-
     started = time.monotonic()
     with reporting():
         if launch:
@@ -123,8 +122,10 @@ def run(
             tell = current_reporter().note
             summary = launch_evaluation(Launch(project=project, evals=chosen_evals, models=chosen_models, suite=suite, tell=tell))
         else:
-            summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
+            summary = _evaluated(project, chosen_evals, chosen_models, suite)
     if suite is not None and summary.gate is None:
+        from eval_dagster.cli import gate as gating
+
         gating.write_unjudged(suite, summary.failures, junit=junit, markdown=markdown)
     if not catalog_path(project.lake).exists():  # without a catalog, only the reasons can be printed
         for message in summary.failures:
@@ -134,14 +135,35 @@ def run(
     end = read_end(project, summary, chosen_evals, chosen_models)
     if not print_leaderboard(project.lake, chosen=(chosen_evals, list(project.config.models))):
         out.print("There is no result yet: no evaluation succeeded.")
+    flipped = None
     if summary.gate is not None:
+        from eval_dagster.cli import gate as gating
+
         gating.print_gate(summary.gate)
         gating.write_summaries(summary.gate, project.addresses, junit=junit, markdown=markdown)
-    print_end(project, end, time.monotonic() - started, gating.next_command(summary.gate) if summary.gate else None)
+        flipped = gating.next_command(summary.gate)
+    print_end(project, end, time.monotonic() - started, flipped)
     if end.is_failed:
         raise typer.Exit(1)
     if summary.not_evaluated:
         raise typer.Exit(NOT_EVALUATED)
+
+
+def _evaluated(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> RunSummary:
+    """Evaluate in a run of Dagster, unless everything is current, Dagster knows it, and no gate has to judge."""
+    partitions = [(eval_name, model) for model in models for eval_name in evals]
+    if suite is None and are_known(project, partitions):
+        found = find_current(project, partitions, reporter=current_reporter())
+        if found is not None:
+            warned = [warning for each in found for warning in each.warnings]
+            return RunSummary(cached=Counter(each.stage for each in found), warnings=warned)
+    # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
+    from eval_dagster.assets.runs.in_process_runs import run_evaluation
+
+    summary = run_evaluation(project, evals, models, suite=suite)
+    if not summary.failures and not summary.not_evaluated:
+        note_known(project, partitions)
+    return summary
 
 
 def warn_of_problems(project: Project, evals: Sequence[str], models: Sequence[str], *, is_judged: bool, is_launched: bool = False) -> None:

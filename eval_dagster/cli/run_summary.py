@@ -4,10 +4,10 @@ import math
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.gate.judgement import excused
+from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import catalog_path
 from eval_dagster.lake.records import read_attempts
@@ -16,9 +16,6 @@ from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import error_warning
 from eval_dagster.texts.figures import counted, dollars
-
-if TYPE_CHECKING:
-    from eval_dagster.assets.runs.run_summaries import RunSummary
 
 _LEAST_S = 0.05
 """Fewest worker-seconds that are worth a line."""
@@ -32,7 +29,7 @@ Command = tuple[str, str]
 class RunEnd:
     """The end of a run, with the state of its evals and models in the lake."""
 
-    summary: "RunSummary"
+    summary: RunSummary
     scored: Sequence[tuple[str, str]]
     """Evals and models that have a score."""
     judged: Sequence[tuple[str, str]]
@@ -71,7 +68,7 @@ class RunEnd:
         return failure.partition(": ")[0] in self.excused
 
 
-def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], models: Sequence[str]) -> RunEnd:
+def read_end(project: Project, summary: RunSummary, evals: Sequence[str], models: Sequence[str]) -> RunEnd:
     """Read how the evals and models of a run ended."""
     asked = "eval in (select unnest($evals)) and model in (select unnest($models))"
     names = {"evals": list(evals), "models": list(models)}
@@ -114,8 +111,8 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
         f"\n{report}{samples}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
         f"MLflow    {project.tracker.page() or project.tracker.shown_uri}\n"
-        f"Dagster   {project.addresses.of('dagster') or os.environ['DAGSTER_HOME']}, runs "
-        f"{', '.join(run_id[:8] for run_id in summary.run_ids)}",
+        f"Dagster   {project.addresses.of('dagster') or os.environ.get('DAGSTER_HOME') or project.home / 'dagster'}"
+        + (f", runs {', '.join(run_id[:8] for run_id in summary.run_ids)}" if summary.run_ids else ""),
         soft_wrap=True,
     )
     print_next(*([flipped] if flipped else []), *_commands(end))

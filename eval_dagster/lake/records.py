@@ -104,6 +104,8 @@ def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
 
 def read_attempts(lake: Lake, *, run_ids: Collection[str] | None = None, since: datetime | None = None) -> list[Attempt]:
     """Attempts, the oldest first: all, or only some runs' or since a time. Skips damaged files, as the catalog does."""
+    if run_ids is not None and not run_ids:
+        return []
     where = None if run_ids is None else pc.field("run_id").isin(list(run_ids))
     if since is not None:
         ended = pc.field("finished_at") >= since

@@ -299,7 +299,7 @@ class Partition:
 class StageTable:
     """The rows of a stage as they come: a table, which takes less memory than rows, and their version."""
 
-    def __init__(self, stage: str, content: Sequence[str]) -> None:
+    def __init__(self, stage: str, content: Sequence[str] = ()) -> None:
         """Begin with no row. `content` are the columns that the version covers."""
         self._name = STAGES[stage]
         self._content = content
@@ -309,15 +309,20 @@ class StageTable:
 
     def add(self, row: Mapping[str, object]) -> None:
         """Add the next row."""
-        self._version.add([row[name] for name in self._content])
+        if self._content:
+            self._version.add([row[name] for name in self._content])
         self._rows.append(row)
         if len(self._rows) >= _BATCH:
             self._to_batch()
 
-    def table(self) -> pa.Table:
-        """All rows so far."""
+    def table(self, **constants: str) -> pa.Table:
+        """All rows so far. `constants` are the values of columns that are the same in all rows, and known at the end alone."""
         self._to_batch()
-        return pa.concat_tables(self._batches)
+        table = pa.concat_tables(self._batches)
+        for name, value in constants.items():
+            place, field = table.schema.get_field_index(name), table.schema.field(name)
+            table = table.set_column(place, field, pa.repeat(pa.scalar(value, field.type), table.num_rows))
+        return table
 
     def version(self) -> str:
         """The version of all rows so far: the hash of the list of their contents."""

@@ -1,9 +1,12 @@
 """Stage `rendered_prompts`: the exact prompts that a model gets for the samples of an eval."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
+
+import pyarrow as pa
 
 from eval_dagster.errors import DataError, UsageError, WholeEvalError
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
@@ -12,17 +15,17 @@ from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
-from eval_dagster.prompts.lint import lint
+from eval_dagster.prompts.lint import Linter
 from eval_dagster.prompts.rendering import Rendering, checked, failed_prompt, fewshot_pool, render_sample, unreadable_prompt
-from eval_dagster.records import Sample, Status
+from eval_dagster.records import Finding, Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageResult, require_execution
-from eval_dagster.stages.snapshot import read_samples
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageResult, StageTable, require_execution
+from eval_dagster.stages.snapshot import stored_samples
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
 from eval_dagster.tasks.variants import DEFAULT, variant_id, varied_task
-from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
+from eval_dagster.versions.hashes import ListHash, code_version, definition_version, stable_hash
 
 _STAGE = "rendered_prompts"
 _FEW = 5
@@ -46,44 +49,76 @@ def materialize_prompts(partition: Partition) -> StageResult:
     if current is None:
         making(_STAGE, eval_name, partition.model)
         require_execution(project, eval_name)
-        prompts = render_eval(project, eval_name, rendering)
-        rows, asked = prompt_rows(partition, prompts)
-        compares_texts = any(metric.COMPARES_TEXTS for metric in partition.task.METRICS)
-        findings = lint(
-            [prompt for prompt in prompts if prompt.variant in (None, DEFAULT)],
-            num_fewshot=project.num_fewshot(eval_name),
-            compares_texts=compares_texts,
-        )
+        made = _made(partition, rendering)
         info = FileInfo(
             fingerprint=plan.fingerprint,
-            version=asked.version,
+            version=made.asked.version,
             run_id=partition.run_id,
             materialized_at=partition.next_time(_STAGE),
             inputs={
                 "dataset_snapshot": snapshot.info.version,
                 # Names do not change answers or scores, but are in the rows of both.
-                **({"sample_names": asked.names} if asked.names else {}),
+                **({"sample_names": made.asked.names} if made.asked.names else {}),
                 **snapshot.info.inputs,
             },
-            counts={
-                "prompts": len(rows),
-                "errors": sum(row["error"] is not None for row in rows),
-                "choices": sum(len(row["choices"] or ()) for row in rows),
-                "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
-                **({"retryable_errors": count} if (count := sum(prompt.is_retryable for prompt in prompts)) else {}),
-                **({"merged_system_messages": count} if (count := sum(bool(row["is_system_merged"]) for row in rows)) else {}),
-                **({"repeated_names": count} if (count := len(_by_name(_named(rows)))) else {}),
-            },
+            counts=made.counts,
             made_of=plan.made_of,
-            notes={FINDINGS_NOTE: findings_note(findings)},
+            notes={FINDINGS_NOTE: findings_note(made.findings)},
         )
-        current = partition.write(_STAGE, rows, info)
+        current = partition.write_table(_STAGE, made.table, info)
     warnings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
     if current.info.counts.get("repeated_names"):
         words = shared_names(_named(read_rows(current.path, ["sample_name", "source_id"])))
         warnings = [f"{partition}: {words}", *warnings]
     return partition.result(
         _STAGE, current, cached=plan.fresh is not None, read_preview=partial(read_head, current.path, 3, _PREVIEW), warnings=warnings
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """The prompts of an eval for a model, as they are stored."""
+
+    table: pa.Table
+    asked: AskedPrompts
+    counts: Mapping[str, float]
+    findings: Sequence[Finding]
+
+
+def _made(partition: Partition, rendering: Rendering) -> _Made:
+    """Render all prompts. Few are held at once. Raises as `render_samples`."""
+    project, eval_name, num_fewshot = partition.project, partition.eval_name, rendering.num_fewshot
+    linter = Linter(num_fewshot=num_fewshot, compares_texts=any(metric.COMPARES_TEXTS for metric in partition.task.METRICS))
+    rows, version, counts = StageTable(_STAGE), _Version(), Counter[str]()
+    source_of: dict[str, str] = {}
+    repeated: set[str] = set()
+    for prompt in render_eval(project, eval_name, rendering):
+        version.add(prompt)
+        row = prompt_row(eval_name, partition.model, prompt, num_fewshot, "")
+        rows.add(row)
+        counts.update(
+            prompts=1,
+            errors=int(prompt.error is not None),
+            choices=len(row["choices"] or ()),
+            characters=len(row["prompt"]),
+            retryable_errors=int(prompt.is_retryable),
+            merged_system_messages=int(prompt.is_system_merged),
+        )
+        if prompt.sample_name is not None and source_of.setdefault(prompt.sample_name, prompt.source_id) != prompt.source_id:
+            repeated.add(prompt.sample_name)
+        if prompt.variant in (None, DEFAULT):
+            linter.add(prompt)
+    asked, always = version.asked(), ("prompts", "errors", "choices")
+    return _Made(
+        table=rows.table(prompt_version=asked.version),
+        asked=asked,
+        counts={
+            **{name: counts[name] for name in always},
+            "mean_characters": round(counts["characters"] / counts["prompts"], 1),
+            **{name: counts[name] for name in ("retryable_errors", "merged_system_messages") if counts[name]},
+            **({"repeated_names": len(repeated)} if repeated else {}),
+        },
+        findings=linter.findings(),
     )
 
 
@@ -147,15 +182,18 @@ def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
     )
 
 
-def render_eval(project: Project, eval_name: str, rendering: Rendering, most: int | None = None) -> list[RenderedPrompt]:
-    """Render the current snapshot: up to `limit` samples of each subject, `most` in total, each in all variants, by default first."""
-    return render_samples(project, eval_name, rendering, read_samples(project, eval_name), most)
+def render_eval(project: Project, eval_name: str, rendering: Rendering, most: int | None = None) -> Iterator[RenderedPrompt]:
+    """Render the current snapshot: up to `limit` samples of each subject, `most` in total, each in all variants, by default first.
+
+    Raises as `render_samples`, also after the last prompt.
+    """
+    yield from render_samples(project, eval_name, rendering, stored_samples(project, eval_name), most)
 
 
 def render_samples(
-    project: Project, eval_name: str, rendering: Rendering, samples: Sequence[Sample], most: int | None = None
-) -> list[RenderedPrompt]:
-    """Render the samples of a snapshot like `render_eval`.
+    project: Project, eval_name: str, rendering: Rendering, samples: Iterable[Sample], most: int | None = None
+) -> Iterable[RenderedPrompt]:
+    """Render the samples of a snapshot like `render_eval`. They are iterated several times.
 
     If the task fails on a row, its prompt has an error.
 
@@ -164,11 +202,11 @@ def render_samples(
     """
     if rendering.variant is None:
         return _rendered(project, eval_name, rendering, samples, most)
-    own = _rendered(project, eval_name, rendering, samples, most)
+    own = list(_rendered(project, eval_name, rendering, samples, most))
     found = [replace(prompt, variant=DEFAULT) for prompt in own]
     for each in rendering.others:
         assert each.variant is not None
-        prompts = _rendered(project, eval_name, each, samples, most)
+        prompts = list(_rendered(project, eval_name, each, samples, most))
         is_same = [prompt.messages for prompt in prompts] == [prompt.messages for prompt in own]
         if is_same and most is None and len(prompts) >= _FEW:  # few choices may be shuffled into the order that they had
             raise DataError(
@@ -179,60 +217,74 @@ def render_samples(
     return found
 
 
-def _rendered(project: Project, eval_name: str, rendering: Rendering, samples: Sequence[Sample], most: int | None) -> list[RenderedPrompt]:
+def _rendered(
+    project: Project, eval_name: str, rendering: Rendering, samples: Iterable[Sample], most: int | None
+) -> Iterator[RenderedPrompt]:
     task, limit = rendering.task, project.eval(eval_name).limit
     if isinstance(task, AdapterTask):
+        samples = list(samples)
         task.prepare(samples, rendering.settings)
     pools: dict[str, list[Sample]] = defaultdict(list)
     if isinstance(task, OrderedTask):
+        samples = list(samples)
         task.prepare(samples)
     elif rendering.num_fewshot and not isinstance(task, AdapterTask):
         for sample in samples:
             if sample.split == task.FEWSHOT_SPLIT and is_whole(sample.row):
                 pools[sample.subject].append(sample)
     drawn_from = {subject: fewshot_pool(task, pool) for subject, pool in pools.items()}
-    rendered: list[RenderedPrompt] = []
-    first_failure: DataError | None = None
-    asked_of = [sample for sample in samples if sample.split == task.SAMPLE_SPLIT]
     if not isinstance(task, AdapterTask | OrderedTask):
-        rendering = rendering.knowing(asked_of)  # from all rows, so that a limit does not change any prompt
-    evaluated = [sample for sample in asked_of if limit is None or sample.row_index < limit]
-    for sample in evaluated[:most]:
+        # From all rows, so that a limit does not change any prompt.
+        rendering = rendering.knowing(sample for sample in samples if sample.split == task.SAMPLE_SPLIT)
+    evaluated = (sample for sample in samples if sample.split == task.SAMPLE_SPLIT and (limit is None or sample.row_index < limit))
+    first_failure: DataError | None = None
+    is_any, is_sound = False, False
+    for sample in islice(evaluated, most):
         if unread := unreadable_prompt(task, sample):
-            rendered.append(unread)
-            continue
-        try:
-            asked = render_sample(rendering, sample, drawn_from.get(sample.subject))
-        except WholeEvalError as error:
-            raise DataError(f"eval {eval_name}: {error}") from error
-        except DataError as error:
-            first_failure = first_failure or error
-            rendered.append(failed_prompt(task, sample, error))
-            continue
-        rendered += [checked(prompt, sample) for prompt in asked]
-    if first_failure is not None and all(prompt.error is not None for prompt in rendered):
+            prompts = [unread]
+        else:
+            try:
+                prompts = [checked(prompt, sample) for prompt in render_sample(rendering, sample, drawn_from.get(sample.subject))]
+            except WholeEvalError as error:
+                raise DataError(f"eval {eval_name}: {error}") from error
+            except DataError as error:
+                first_failure = first_failure or error
+                prompts = [failed_prompt(task, sample, error)]
+        for prompt in prompts:
+            is_any, is_sound = True, is_sound or prompt.error is None
+            yield prompt
+    if first_failure is not None and not is_sound:
         raise DataError(f"eval {eval_name}: {first_failure}") from first_failure
-    if not rendered:
+    if not is_any:
         raise DataError(f"eval {eval_name}: its task asks nothing about any of the rows; expected at least one question")
-    return rendered
 
 
-def prompt_rows(partition: Partition, prompts: Sequence[RenderedPrompt]) -> tuple[list[PromptRow], AskedPrompts]:
+class _Version:
+    """The version of prompts that come one after the other."""
+
+    def __init__(self) -> None:
+        self._asked, self._names = ListHash(), ListHash()
+        self._has_names = False
+
+    def add(self, prompt: RenderedPrompt) -> None:
+        """Add the next prompt."""
+        gold = prompt.gold_indices, prompt.ground_truths, prompt.truth_is_list
+        self._asked.add([prompt.sample_id, prompt.request.request_id, *gold, [part.model_dump() for part in prompt.context]])
+        self._names.add(prompt.sample_name)
+        self._has_names = self._has_names or bool(prompt.sample_name)
+
+    def asked(self) -> AskedPrompts:
+        """The prompts so far, as later stages know them."""
+        return AskedPrompts(version=self._asked.value(), names=self._names.value() if self._has_names else "")
+
+
+def prompt_rows(partition: Partition, prompts: Iterable[RenderedPrompt]) -> tuple[list[PromptRow], AskedPrompts]:
     """Prompts as rows of `prompts`, with their version."""
-    version = stable_hash(
-        [
-            [
-                *(p.sample_id, p.request.request_id, list(p.gold_indices), list(p.ground_truths), p.truth_is_list),
-                [part.model_dump() for part in p.context],
-            ]
-            for p in prompts
-        ]
-    )
-    num_fewshot = partition.project.num_fewshot(partition.eval_name)
-    names = [prompt.sample_name for prompt in prompts]
-    return [prompt_row(partition.eval_name, partition.model, prompt, num_fewshot, version) for prompt in prompts], AskedPrompts(
-        version=version, names=stable_hash(names) if any(names) else ""
-    )
+    prompts, version = list(prompts), _Version()
+    for prompt in prompts:
+        version.add(prompt)
+    asked, num_fewshot = version.asked(), partition.project.num_fewshot(partition.eval_name)
+    return [prompt_row(partition.eval_name, partition.model, prompt, num_fewshot, asked.version) for prompt in prompts], asked
 
 
 def shared_names(named: Iterable[tuple[str | None, str]]) -> str | None:

@@ -41,9 +41,9 @@ def shown_prompts(project: Project, eval_name: str, model: str, place: int | Non
     )
     stored = plan_prompts(partition, rendering, partition.snapshot().info.version).fresh
     if stored is None:
-        rendered = [] if place is None else render_eval(project, eval_name, rendering, most=place + 1)
+        rendered = [] if place is None else list(render_eval(project, eval_name, rendering, most=place + 1))
         if place is None or place >= len(rendered) or (is_name and any(prompt.sample_name for prompt in rendered)):
-            rendered = render_eval(project, eval_name, rendering)
+            rendered = list(render_eval(project, eval_name, rendering))
         keys = [PromptKey(prompt.sample_id, prompt.sample_name, prompt.variant) for prompt in rendered]
         return ShownPrompts(keys=keys, at=lambda places: [rendered[place] for place in places])
     path = stored.path

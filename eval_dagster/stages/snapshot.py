@@ -1,7 +1,7 @@
 """Stage `dataset_snapshot`: the rows of an eval as they were read, named by their content."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,6 +23,8 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 _PREVIEW = ("row", "subject", "split", "sample_id")
 _BATCH = 10_000
 """Samples that are held at once."""
+_MOST_HELD = 20_000
+"""Rows of a snapshot that are held while its prompts are rendered. Larger ones are read several times."""
 _MOST_PASSES = 100
 """Passes through a snapshot after which all samples are held, since they are asked for in another order."""
 
@@ -170,6 +172,12 @@ class SnapshotSamples(Mapping[str, Sample]):
             self._passes += 1
             self._rows = iter_rows(self._file.path, list(Sample.__dataclass_fields__))
         return self._held[name]
+
+
+def stored_samples(project: Project, eval_name: str) -> Collection[Sample]:
+    """The samples of an eval's current snapshot, to be iterated. Of a large one, few are held at once, and each iteration reads it."""
+    file = project.lake.require("samples", "dataset_snapshot", eval_name)
+    return SnapshotSamples(file).values() if file.info.counts["rows"] > _MOST_HELD else read_samples(project, eval_name)
 
 
 def read_samples(project: Project, eval_name: str) -> list[Sample]:

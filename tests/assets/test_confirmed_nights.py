@@ -16,7 +16,7 @@ from servers.stub import Stub, stub_server
 
 from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
-from eval_dagster.assets.runs.run_summaries import RunSummary
+from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict

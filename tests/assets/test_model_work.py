@@ -13,7 +13,7 @@ import pytest
 
 from eval_dagster.assets.resources import library_log
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
-from eval_dagster.assets.runs.run_summaries import RunSummary
+from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.models.scripted import ScriptedResponder
 from eval_dagster.models.transformers.generation import engine as generation
 from eval_dagster.models.transformers.model import LoadedModel

@@ -18,11 +18,11 @@ from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.notifications import tell
 from eval_dagster.assets.regressions import judged_before
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
-from eval_dagster.assets.runs.run_summaries import RunSummary
 from eval_dagster.config.schema import PublicUrlConfig
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import accept, current_result, write_result
+from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.records import read_attempts

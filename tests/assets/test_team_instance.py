@@ -19,10 +19,11 @@ from eval_dagster.assets.instance.killed_runs import alive, end_dead_runs, run_p
 from eval_dagster.assets.runs import launched_runs
 from eval_dagster.assets.runs.in_process_runs import _require_unwatched
 from eval_dagster.assets.runs.launched_runs import Launch, cancel_evaluation, launch_evaluation
-from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
+from eval_dagster.assets.runs.run_summaries import RunEvents, add_run
 from eval_dagster.assets.tags import LAUNCH_TAG, MACHINE_TAG, SINCE_TAG, home_tags
 from eval_dagster.cli.run import run
 from eval_dagster.errors import StoreError, UsageError
+from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.project import Project
 
 ELSEWHERE = "another-machine 00000000-0000-0000-0000-000000000000 1:1"
@@ -245,7 +246,7 @@ def test_a_launched_run_that_is_canceled_is_a_failure_and_no_interruption_of_the
         events = [entry.dagster_event for entry in instance.all_logs(run.run_id) if entry.dagster_event]
     summary = RunSummary()
     with pytest.raises(KeyboardInterrupt) if in_process else nullcontext():
-        summary.add(RunEvents(run_id=run.run_id, succeeded=False, events=events, in_process=in_process))
+        add_run(summary, RunEvents(run_id=run.run_id, succeeded=False, events=events, in_process=in_process))
     assert in_process or "was canceled" in summary.failures[0]
 
 

@@ -112,7 +112,7 @@ def _prompts(name: str, settings: dict[str, Any], home: Path) -> list[Any]:
     except EvalDagsterError as error:
         raise MissingRowsError(str(error)) from error
     materialize_snapshot(project, name, "benchmark")
-    return render_eval(project, name, rendering_of(project, name, "any"))
+    return list(render_eval(project, name, rendering_of(project, name, "any")))
 
 
 def _texts(count: int, tokenizer: Any) -> Iterator[str]:

@@ -15,7 +15,7 @@ from eval_dagster.assets.evaluation import chosen
 from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.instance.killed_runs import alive, run_place
 from eval_dagster.assets.names import Names
-from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
+from eval_dagster.assets.runs.run_summaries import RunEvents, add_gate, add_run
 from eval_dagster.assets.tags import JUDGED_BY_TAG, MACHINE_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
 from eval_dagster.assets.workspace import code_location
 from eval_dagster.dagster_internals.definitions import PARTITION_NAME_TAG
@@ -28,6 +28,7 @@ from eval_dagster.dagster_internals.instances import (
 )
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.results import result_of_run
+from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.project import Project
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -56,11 +57,11 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
             own = {**tags, **(more or {})}
             return _execute(definitions.resolve_job_def(job), instance, project=project, tags=own, run_config={**_QUIET, **run_config})
 
-        summary.add(run(names.suite_job(suite) if suite else names.evaluation_job, choice, model_tags(project.config, models)))
-        summary.add(run(names.leaderboard_job, {}))
+        add_run(summary, run(names.suite_job(suite) if suite else names.evaluation_job, choice, model_tags(project.config, models)))
+        add_run(summary, run(names.leaderboard_job, {}))
         if suite:
             judged = run(names.gate_job(suite), {}, {PARTITION_NAME_TAG: suite})
-            summary.add_gate(judged, result_of_run(project.lake, suite, judged.run_id))
+            add_gate(summary, judged, result_of_run(project.lake, suite, judged.run_id))
     return summary
 
 

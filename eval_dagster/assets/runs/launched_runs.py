@@ -13,7 +13,7 @@ import dagster as dg
 from eval_dagster.assets.evaluation import chosen
 from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.names import Names
-from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
+from eval_dagster.assets.runs.run_summaries import RunEvents, add_gate, add_run
 from eval_dagster.assets.tags import LAUNCH_TAG, MODEL_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, model_tags
 from eval_dagster.assets.workspace import code_location, workspace_file
 from eval_dagster.dagster_internals.instances import (
@@ -26,6 +26,7 @@ from eval_dagster.dagster_internals.instances import (
 )
 from eval_dagster.errors import StoreError, UsageError
 from eval_dagster.gate.results import result_of_run
+from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.project import Project
 from eval_dagster.versions.hashes import stable_hash
@@ -167,14 +168,14 @@ def _followed(instance: dg.DagsterInstance, launch: Launch, since: str, runs: Se
     """The outcome of a launch's runs and its gate, when they have ended."""
     summary = RunSummary()
     for run in follow(instance, [Followed.of(run) for run in runs], launch.tell):
-        summary.add(run)
+        add_run(summary, run)
     if not launch.suite:
         summary.warnings += publish(launch.project.lake)
         return summary
     gate = _awaited_gate(instance, launch, launch.suite, since)
     judged = follow(instance, [Followed(run_id=gate, name=f"gate of {launch.suite}")], launch.tell)[0]
     summary.warnings += publish(launch.project.lake)
-    summary.add_gate(judged, result_of_run(launch.project.lake, launch.suite, gate))
+    add_gate(summary, judged, result_of_run(launch.project.lake, launch.suite, gate))
     return summary
 
 

@@ -1,9 +1,8 @@
-"""The outcome of a command's runs, read from their events."""
+"""Reads the outcome of runs from their events."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -12,6 +11,7 @@ from eval_dagster.assets.materializations import CURRENT
 from eval_dagster.assets.names import REGRESSIONS
 from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.run_summary import RunSummary
 
 UNEXPLAINED = "This run has been marked as failed from outside the execution context"
 """The message of Dagster for a failure without one."""
@@ -88,74 +88,57 @@ class RunEvents:
     """Whether this process computed it, so that its interruption is one of the command. Canceling a launched run is a failure of it."""
 
 
-@dataclass(kw_only=True)
-class RunSummary:
-    """The outcome of a command's runs."""
+def add_run(summary: RunSummary, run: RunEvents) -> None:
+    """Add the counts and failures of a run to the outcome of a command.
 
-    run_ids: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    """One message for each partition that failed."""
-    not_evaluated: list[str] = field(default_factory=list)
-    """One message for each partition that a limit, such as a cap on the cost, kept from being evaluated."""
-    cached: Counter[str] = field(default_factory=Counter)
-    """Stage -> partitions that were current."""
-    made: Counter[str] = field(default_factory=Counter)
-    """Stage -> partitions that were materialized."""
-    warnings: list[str] = field(default_factory=list)
-    gate: GateResult | None = None
-    """The judgement of the suite; null without a suite, or if the gate failed."""
-    report: str | None = None
-    """Path of the report's page."""
+    Raises:
+        KeyboardInterrupt: The run was interrupted in this process, which Dagster records as a failure of its step.
+    """
+    summary.run_ids.append(run.run_id)
+    messages_before = len(summary.failures) + len(summary.not_evaluated)
+    for event in run.events:
+        if event.is_step_materialization:
+            materialization = event.step_materialization_data.materialization
+            _warn(summary, materialization.metadata)
+            if (cached := materialization.metadata.get("cached")) is not None:
+                (summary.cached if cached.value else summary.made)[materialization.asset_key.path[-1]] += 1
+        elif event.is_asset_observation:
+            observation = event.asset_observation_data.asset_observation
+            _warn(summary, observation.metadata)
+            if (count := observation.metadata.get(CURRENT)) is not None:
+                summary.cached[observation.asset_key.path[-1]] += int(str(count.value))
+        elif event.is_step_failure and _is_interruption(event.step_failure_data):
+            if run.in_process:
+                raise KeyboardInterrupt
+            summary.failures.append(f"the run {run.run_id} was interrupted: it was canceled, or its process was told to end")
+        elif event.is_step_failure:
+            summary.failures += step_messages(event.step_failure_data)
+            summary.not_evaluated += not_evaluated_messages(event.step_failure_data)
+    if not run.succeeded and len(summary.failures) + len(summary.not_evaluated) == messages_before:
+        summary.failures.append(_why_failed(run))
 
-    def add(self, run: RunEvents) -> None:
-        """Add the counts and failures of a run.
 
-        Raises:
-            KeyboardInterrupt: The run was interrupted in this process, which Dagster records as a failure of its step.
-        """
-        self.run_ids.append(run.run_id)
-        messages_before = len(self.failures) + len(self.not_evaluated)
-        for event in run.events:
-            if event.is_step_materialization:
-                materialization = event.step_materialization_data.materialization
-                self._warn(materialization.metadata)
-                if (cached := materialization.metadata.get("cached")) is not None:
-                    (self.cached if cached.value else self.made)[materialization.asset_key.path[-1]] += 1
-            elif event.is_asset_observation:
-                observation = event.asset_observation_data.asset_observation
-                self._warn(observation.metadata)
-                if (count := observation.metadata.get(CURRENT)) is not None:
-                    self.cached[observation.asset_key.path[-1]] += int(str(count.value))
-            elif event.is_step_failure and _is_interruption(event.step_failure_data):
-                if run.in_process:
-                    raise KeyboardInterrupt
-                self.failures.append(f"the run {run.run_id} was interrupted: it was canceled, or its process was told to end")
-            elif event.is_step_failure:
-                self.failures += step_messages(event.step_failure_data)
-                self.not_evaluated += not_evaluated_messages(event.step_failure_data)
-        if not run.succeeded and len(self.failures) + len(self.not_evaluated) == messages_before:
-            self.failures.append(_why_failed(run))
+def add_gate(summary: RunSummary, run: RunEvents, judged: GateResult | None) -> None:
+    """Add the gate's result. A regression fails the gate's run; this is its answer and no failure of the gate."""
+    if judged is None:
+        add_run(summary, run)
+        return
+    summary.run_ids.append(run.run_id)
+    summary.gate = judged
+    for event in run.events:
+        if event.is_step_materialization:
+            metadata = event.step_materialization_data.materialization.metadata
+            _warn(summary, metadata)
+            page = metadata.get(f"report_{identifier(judged.suite)}")
+            summary.report = None if page is None else str(page.value)
+        elif (
+            event.is_step_failure and (event.step_key or "").rpartition("__")[2] == REGRESSIONS
+        ):  # it judged, but could not publish the result
+            summary.failures += step_messages(event.step_failure_data)
 
-    def add_gate(self, run: RunEvents, judged: GateResult | None) -> None:
-        """Add the gate's result. A regression fails the gate's run; this is its answer and no failure of the gate."""
-        if judged is None:
-            self.add(run)
-            return
-        self.run_ids.append(run.run_id)
-        self.gate = judged
-        for event in run.events:
-            if event.is_step_materialization:
-                metadata = event.step_materialization_data.materialization.metadata
-                self._warn(metadata)
-                page = metadata.get(f"report_{identifier(judged.suite)}")
-                self.report = None if page is None else str(page.value)
-            elif (
-                event.is_step_failure and (event.step_key or "").rpartition("__")[2] == REGRESSIONS
-            ):  # it judged, but could not publish the result
-                self.failures += step_messages(event.step_failure_data)
 
-    def _warn(self, metadata: Mapping[str, dg.MetadataValue]) -> None:
-        self.warnings += [str(value.value) for name, value in metadata.items() if name.startswith("warning_")]
+def _warn(summary: RunSummary, metadata: Mapping[str, dg.MetadataValue]) -> None:
+    summary.warnings += [str(value.value) for name, value in metadata.items() if name.startswith("warning_")]
 
 
 def _why_failed(run: RunEvents) -> str:
