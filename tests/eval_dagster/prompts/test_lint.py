@@ -403,3 +403,47 @@ def test_examples_that_cannot_be_told_from_the_question_are_not_checked() -> Non
     for check in (Check.EXAMPLES_TELL_GOLD, Check.EXAMPLE_IS_QUESTION, Check.ANSWER_IN_PROMPT, Check.DUPLICATES, Check.CONTRADICTIONS):
         assert looked[check].status is Status.NOT_CHECKED
         assert looked[check].seen == "the prompt is one text, in which the examples cannot be told from the question"
+
+
+def asked_of(count: int, repeated: int) -> list[RenderedPrompt]:
+    """Prompts about rows, each of which asks something else but for the last ones, which ask what the first ones ask."""
+    distinct = rows(count - repeated)
+    return prompts_of(Quiz, {"test": [*distinct, *({**row, "note": "again"} for row in distinct[:repeated])]})
+
+
+def linted(prompts: Sequence[RenderedPrompt], most: int) -> dict[Check, Finding]:
+    linter = linting.Linter(num_fewshot=0, most=most)
+    for prompt in prompts:
+        linter.add(prompt)
+    return {each.check: each for each in linter.findings()}
+
+
+def test_of_many_rows_an_even_sample_is_looked_at() -> None:
+    prompts = asked_of(1000, 200)
+    looked = linted(prompts, most=200)
+    assert looked[Check.DUPLICATES].status is Status.FOUND
+    kept = looked[Check.DUPLICATES].n_of
+    assert 180 <= kept <= 202, "rows that ask the same are in the sample together"
+    assert looked[Check.DUPLICATES].n / kept == pytest.approx(0.2, abs=0.07)
+    assert looked[Check.DUPLICATES].seen.endswith(f", of {kept} of 1,000 rows")
+    assert looked[Check.GOLD_POSITION].status is Status.CLEAN
+    assert looked[Check.GOLD_POSITION].seen == f"of {kept} of 1,000 rows", "a check that is clean tells how much it saw"
+    again = linted(prompts, most=200)
+    assert looked == again
+    reordered = linted([*prompts[500:], *prompts[:500]], most=200)
+    assert reordered[Check.DUPLICATES].n == looked[Check.DUPLICATES].n, "the order of the rows does not decide which are looked at"
+
+
+def test_so_many_rows_are_all_looked_at() -> None:
+    prompts = asked_of(60, 6)
+    assert list(linted(prompts, most=60).values()) == lint(prompts, num_fewshot=0)
+    assert linted(prompts, most=60)[Check.DUPLICATES].n == 6
+
+
+def test_all_prompts_about_a_row_are_looked_at_or_none() -> None:
+    several = [
+        replace(prompt, sample_id=f"{prompt.sample_id}.{part}") for prompt in prompts_of(Quiz, {"test": rows(100)}) for part in range(3)
+    ]
+    looked = linted(several, most=20)
+    assert looked[Check.GOLD_POSITION].n_of == 3 * 20
+    assert looked[Check.GOLD_POSITION].seen == "of 20 of 100 rows"

@@ -1,4 +1,4 @@
-"""Samples pass through the stages of outputs and scores in batches, whose size changes no row."""
+"""Samples pass through the stages in batches, whose size changes no row."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -121,7 +121,13 @@ def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], 
             for file in found
         ]
 
+    def asked(home: str) -> list[tuple[list[Any], str, Any, Any]]:
+        found = [project(home).lake.require("prompts", "rendered_prompts", *key) for key in KEYS]
+        return [(read_rows(file.path), file.info.version, file.info.counts, file.info.notes) for file in found]
+
     whole = made("whole")
+    assert {row["prompt_version"] for row in asked("whole")[0][0]} == {asked("whole")[0][1]}
+    assert asked("whole")[0][2]["prompts"] == 14 * 2 * 3
     figures = answered("whole")[0][1]
     assert (figures["errors"], figures["escaped"]) == (0, 6), "one row with half of a character, asked twice in three variants"
     assert {row["value"] for row in whole[0][0]} == {0.0, 1.0}
@@ -131,10 +137,12 @@ def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], 
     assert all(row["cluster"] == row["source_id"] for row in whole[1][0])
     monkeypatch.setattr(parquet_files, "_BATCH", size)
     monkeypatch.setattr(snapshot, "_BATCH", size)
+    monkeypatch.setattr(snapshot, "_MOST_HELD", size)
     monkeypatch.setattr(scores, "_BATCH", size)
     monkeypatch.setattr(partition_files, "_BATCH", size)
     assert made("parts") == whole
     assert answered("parts") == answered("whole")
+    assert asked("parts") == asked("whole")
 
 
 def test_a_cluster_field_that_no_row_has_is_named(project: Callable[[str], Project]) -> None:
