@@ -93,8 +93,14 @@ class Place:
     def apply(self, change: Change) -> None:
         """Apply a change, and wait until the sensor has looked at everything after it."""
         # A look that has begun may see the change or not. No look would follow if it does.
-        until(lambda: all(tick["status"] != "STARTED" for tick in self._looks()), LOOK_S, self.ui.logs)
-        before = max((int(tick["tickId"]) for tick in self._looks()), default=0)
+        known: list[dict[str, Any]] = []
+
+        def is_at_rest() -> bool:
+            known[:] = self._looks()
+            return all(tick["status"] != "STARTED" for tick in known)
+
+        until(is_at_rest, LOOK_S, self.ui.logs)
+        before = max((int(tick["tickId"]) for tick in known), default=0)
         change.apply(self.checkout)
         if not change.is_seen:
             os.utime(self.checkout.folder / "evals.yaml")
