@@ -17,6 +17,7 @@ class RichReporter:
 
     def __init__(self, console: PlainConsole | None = None) -> None:
         self._console = console or PlainConsole(stderr=True)
+        self._lines = LogReporter(lambda line: self._console.print(line, soft_wrap=True))
         self._progress: Progress | None = None
         self._followed = 0
 
@@ -26,8 +27,7 @@ class RichReporter:
     ) -> Iterator[Advance]:
         """Follow one piece of work by a bar that stays on the screen when it is full."""
         if not self._console.is_terminal:
-            lines = LogReporter(lambda line: self._console.print(line, soft_wrap=True))
-            with lines.track(description, total=total, unit=unit, work=work, since=since) as log_advance:
+            with self._lines.track(description, total=total, unit=unit, work=work, since=since) as log_advance:
                 yield log_advance
             return
         if total <= 0:

@@ -7,11 +7,11 @@ terminal, does both, or does nothing.
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from eval_dagster.texts.figures import dollars
 
@@ -73,6 +73,8 @@ class LogReporter:
         """`log` is also called from this reporter's own thread, but never from two threads at the same time."""
         self._log = log
         self._every_s = every_s
+        self._open: list[_Tally] = []
+        """The pieces of work that are followed. The last one alone writes lines, of which it is a part of the others."""
 
     @contextmanager
     def track(
@@ -84,12 +86,15 @@ class LogReporter:
             return
         started = time.monotonic() if since is None else since
         tally = _Tally(description=description, total=total, unit=unit, work=work, started=started)
+        self._open.append(tally)
         try:
-            with _running_lines(tally, self._log, self._every_s) as advance:
+            with _running_lines(tally, self._log, self._every_s, lambda: bool(self._open) and self._open[-1] is tally) as advance:
                 yield advance
         except BaseException:
             self._log(tally.closing_line("stopped after "))
             raise
+        finally:
+            self._open.remove(tally)
         self._log(tally.closing_line())
 
     def note(self, line: str) -> None:
@@ -98,8 +103,8 @@ class LogReporter:
 
 
 @contextmanager
-def _running_lines(tally: "_Tally", log: Callable[[str], None], every_s: float) -> Iterator[Advance]:
-    """Write a line whenever the last one is old enough, with or without progress."""
+def _running_lines(tally: "_Tally", log: Callable[[str], None], every_s: float, is_shown: Callable[[], bool]) -> Iterator[Advance]:
+    """Write a line whenever the last one is old enough, with or without progress, unless it is not shown at that time."""
     last_line = time.monotonic()
     lock = threading.Lock()
     is_over = threading.Event()
@@ -107,7 +112,7 @@ def _running_lines(tally: "_Tally", log: Callable[[str], None], every_s: float) 
     def write_if_due() -> None:
         nonlocal last_line
         with lock:
-            if time.monotonic() - last_line >= every_s and tally.done < tally.total:
+            if time.monotonic() - last_line >= every_s and tally.done < tally.total and is_shown():
                 last_line = time.monotonic()
                 log(tally.running_line())
 
@@ -164,6 +169,9 @@ class SilentReporter(CombinedReporter):
         super().__init__()
 
 
+T = TypeVar("T")
+_TOGETHER = 100
+"""Rows that are reported together, since a bar takes longer than most rows."""
 Making = Callable[[str, str, str | None], None]
 """Takes the stage, eval and model (null for a dataset) of a file that is about to be made."""
 _current: ContextVar[Reporter] = ContextVar("eval_dagster_reporter")
@@ -185,6 +193,30 @@ def tell_making(told: Making) -> Iterator[None]:
         yield
     finally:
         _making.reset(token)
+
+
+def following(rows: Iterable[T], description: str, *, total: int, unit: str, least: int = 2000) -> Iterator[T]:
+    """Pass on rows, and report to the current reporter how many have been taken.
+
+    Args:
+        rows: The rows.
+        description: As in `Reporter.track`.
+        total: Their number, or what is expected.
+        unit: As in `Reporter.track`.
+        least: Fewer rows are not reported.
+    """
+    if total < least:
+        yield from rows
+        return
+    with current_reporter().track(description, total=total, unit=unit) as advance:
+        waiting = 0
+        for row in rows:
+            yield row
+            waiting += 1
+            if waiting == _TOGETHER:
+                advance(waiting)
+                waiting = 0
+        advance(waiting)
 
 
 def current_reporter() -> Reporter:
@@ -213,7 +245,7 @@ def use_reporter(reporter: Reporter) -> Iterator[None]:
         _current.reset(token)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _Tally:
     description: str
     total: int

@@ -12,7 +12,7 @@ from eval_dagster.errors import DataError, UsageError, WholeEvalError
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
 from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.rows import prompt_row
-from eval_dagster.progress.reporting import making
+from eval_dagster.progress.reporting import following, making
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import Linter
@@ -21,7 +21,7 @@ from eval_dagster.records import Finding, Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageResult, StageTable, require_execution
-from eval_dagster.stages.snapshot import stored_samples
+from eval_dagster.stages.snapshot import expected_samples, stored_samples
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
 from eval_dagster.tasks.variants import DEFAULT, variant_id, varied_task
@@ -92,7 +92,9 @@ def _made(partition: Partition, rendering: Rendering) -> _Made:
     rows, version, counts = StageTable(_STAGE), _Version(), Counter[str]()
     source_of: dict[str, str] = {}
     repeated: set[str] = set()
-    for prompt in render_eval(project, eval_name, rendering):
+    expected = expected_samples(project, eval_name) * (1 + len(rendering.others))
+    rendered = render_eval(project, eval_name, rendering)
+    for prompt in following(rendered, f"{_STAGE} {partition}", total=expected, unit="prompts"):
         version.add(prompt)
         row = prompt_row(eval_name, partition.model, prompt, num_fewshot, "")
         rows.add(row)

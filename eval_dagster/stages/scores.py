@@ -36,7 +36,7 @@ from eval_dagster.metrics.base import (
 )
 from eval_dagster.metrics.explanations import Explanation, explain, explain_results, explained, with_explanations
 from eval_dagster.metrics.loglikelihood import count_tie
-from eval_dagster.progress.reporting import making
+from eval_dagster.progress.reporting import following, making
 from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, ItemScore, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt
@@ -378,7 +378,9 @@ def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> I
     if isinstance(task, AdapterTask):  # a benchmark sees all of them before it scores one
         samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
     require_clusters(task, samples, eval_name)
-    answered = _answered(partition, prompts, outputs, samples)
+    answered = following(
+        _answered(partition, prompts, outputs, samples), f"{_STAGE} {partition}", total=int(prompts.info.counts["prompts"]), unit="prompts"
+    )
     for prompt, score in scores_of(task, samples, answered, asked_types(prompts)):
         row = score_row(eval_name, partition.model, prompt, _cluster(task, samples[prompt.source_id]), score)
         yield {**row, "retryable": score.retryable}

@@ -174,6 +174,12 @@ class SnapshotSamples(Mapping[str, Sample]):
         return self._held[name]
 
 
+def expected_samples(project: Project, eval_name: str) -> int:
+    """The number of samples of an eval's current snapshot that are asked about, unless subjects have fewer than its limit."""
+    counts, limit = project.lake.require("samples", "dataset_snapshot", eval_name).info.counts, project.eval(eval_name).limit
+    return int(counts["samples"] if limit is None else min(counts["samples"], limit * counts["subjects"]))
+
+
 def stored_samples(project: Project, eval_name: str) -> Collection[Sample]:
     """The samples of an eval's current snapshot, to be iterated. Of a large one, few are held at once, and each iteration reads it."""
     file = project.lake.require("samples", "dataset_snapshot", eval_name)

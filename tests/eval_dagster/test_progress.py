@@ -1,11 +1,21 @@
 import io
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from eval_dagster.progress.bars import RichReporter
-from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, SilentReporter, Work, current_reporter, use_reporter
+from eval_dagster.progress.reporting import (
+    CombinedReporter,
+    LogReporter,
+    Reporter,
+    SilentReporter,
+    Work,
+    current_reporter,
+    following,
+    use_reporter,
+)
 from eval_dagster.texts.terminal import PlainConsole
 
 
@@ -165,3 +175,47 @@ def test_the_current_reporter_is_silent_until_one_is_chosen_and_afterwards_again
     assert isinstance(current_reporter(), SilentReporter)
     with current_reporter().track("score", total=2, unit="samples") as advance:
         advance()
+
+
+def test_the_innermost_work_alone_writes_lines_on_the_way(lines: list[str], clock: list[float]) -> None:
+    reporter = LogReporter(lines.append, every_s=5)
+    with reporter.track("stage", total=2, unit="evals") as outer:
+        with reporter.track("eval one", total=100, unit="samples") as inner:
+            for _ in range(2):
+                clock[0] += 6
+                inner(25)
+                outer(0)
+        outer()
+        clock[0] += 6
+        outer(0)
+    assert [line.partition(",")[0].partition(" in ")[0] for line in lines] == [
+        "eval one: 25/100 samples (25%)",
+        "eval one: 50/100 samples (50%)",
+        "eval one: 50/100 samples",
+        "stage: 1/2 evals (50%)",
+        "stage: 1/2 evals (50%)",
+        "stage: 1/2 evals",
+    ]
+
+
+def test_rows_are_followed_if_they_are_many(lines: list[str], clock: list[float]) -> None:
+    def slow(count: int) -> Iterator[int]:
+        for number in range(count):
+            clock[0] += 0.02
+            yield number
+
+    with use_reporter(LogReporter(lines.append, every_s=5)):
+        assert list(following(slow(99), "few", total=99, unit="samples", least=100)) == list(range(99))
+        assert lines == []
+        assert list(following(slow(510), "many", total=510, unit="samples", least=100)) == list(range(510))
+    assert lines == ["many: 300/510 samples (59%), 50/s, 0:04 left", "many: 510 samples in 10.2 s (50/s)"]
+
+
+def test_rows_that_end_in_an_error_say_how_far_they_came(lines: list[str], clock: list[float]) -> None:
+    def broken() -> Iterator[int]:
+        yield from range(250)
+        raise ValueError("row 250 is broken")
+
+    with use_reporter(LogReporter(lines.append)), pytest.raises(ValueError, match="row 250"):
+        list(following(broken(), "rows", total=1000, unit="samples", least=100))
+    assert lines == ["rows: stopped after 200/1000 samples in 0.0 s"]
