@@ -48,6 +48,7 @@ ARROWS = {
     "statistics": "records",
     "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models progress project "
     "prompts records sandbox statistics tasks texts tracking users_code versions",
+    "known_results": "project stages stores",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
     "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
@@ -85,7 +86,7 @@ ARROWS = {
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "pages.server": "errors gate lake.catalog lake.files lake.format lake.tables metrics pages.report pages.samples records results "
     "statistics texts",
-    "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.catalog lake.files "
+    "cli": "addresses assets config dagster_internals datasets errors freshness gate known_results lake.catalog lake.files "
     "lake.records lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
     "peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
     "task_files tasks texts users_code",

@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from itertools import islice
 from os.path import commonprefix
 from statistics import median
@@ -19,6 +18,7 @@ import scipy  # whose parts load when first used
 
 from eval_dagster.prompts.checks import absent_gold
 from eval_dagster.prompts.parts import Asked, Place, asked_prompts, folded, places_of, shown_place, stands_at, stands_in
+from eval_dagster.prompts.row_sample import RowSample
 from eval_dagster.records import Check, Finding, ResponseType, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.versions.hashes import stable_hash
@@ -48,91 +48,41 @@ _SHORTEST = 3
 _LEAST_SAMPLES = 8
 SHOWN_SAMPLES = 5
 """Samples that a finding names."""
-_MOST_ROWS = 20_000
-"""Rows of the dataset that are looked at. The error of a share is then at most 0.7 points, at 95 %."""
 _OTHERS = 5
 """Answers of other samples that are looked for in the place of the own one."""
 
 
 def lint(prompts: Iterable[RenderedPrompt], *, num_fewshot: int, compares_texts: bool = False) -> list[Finding]:
-    """Check the prompts of an eval for one model, as `Linter` does."""
-    linter = Linter(num_fewshot=num_fewshot, compares_texts=compares_texts)
+    """Check the prompts of an eval for one model, as `lint_rows` does, all or an even sample of them."""
+    rows = RowSample(num_fewshot=num_fewshot)
     for prompt in prompts:
-        linter.add(prompt)
-    return linter.findings()
+        rows.add(prompt)
+    return lint_rows(rows, compares_texts=compares_texts)
 
 
-class Linter:
-    """Checks the prompts of an eval for one model, which come one after the other.
+def lint_rows(rows: RowSample, *, compares_texts: bool = False) -> list[Finding]:
+    """Check the prompts of some rows of an eval, or of all, for one model.
 
-    Of many rows it looks at an even sample. A hash of the question decides which rows are in it. So of rows that ask the same, all are in
-    the sample or none, and the share of repeated rows in it is that of all rows.
+    Args:
+        rows: The rows.
+        compares_texts: Whether a metric of the task takes a choice for correct by its text (`BaseMetric.COMPARES_TEXTS`).
+
+    Returns:
+        One finding a check, in the order of `Check`; none for a check that does not apply, such as the check of choices without choices.
     """
-
-    def __init__(self, *, num_fewshot: int, compares_texts: bool = False, most: int = _MOST_ROWS) -> None:
-        """Begin without a prompt.
-
-        Args:
-            num_fewshot: Examples before each question.
-            compares_texts: Whether a metric of the task takes a choice for correct by its text (`BaseMetric.COMPARES_TEXTS`).
-            most: Rows of the dataset that are looked at.
-        """
-        self._num_fewshot = num_fewshot
-        self._compares_texts = compares_texts
-        self._most = most
-        self._kept: dict[str, list[RenderedPrompt]] = {}
-        """The prompts of rows by their source ids."""
-        self._keys: dict[str, int] = {}
-        self._last = ""
-        """The source id of the last prompt. A row's prompts come together."""
-        self._largest: int | None = None
-        """The largest key of rows that are kept; null as long as all are."""
-        self._n_rows = 0
-
-    def add(self, prompt: RenderedPrompt) -> None:
-        """Add the next prompt."""
-        source = prompt.source_id
-        if source != self._last and source not in self._kept:
-            self._n_rows += 1
-            if self._largest is None or self._key(prompt) <= self._largest:
-                self._kept[source] = []
-                if len(self._kept) > 2 * self._most:
-                    self._choose()
-        self._last = source
-        if source in self._kept:
-            self._kept[source].append(prompt)
-
-    def findings(self) -> list[Finding]:
-        """One finding a check, in the order of `Check`; none for a check that does not apply, such as the check of choices without any."""
-        if len(self._kept) > self._most:
-            self._choose()
-        prompts = [prompt for of_row in self._kept.values() for prompt in of_row]
-        asked = asked_prompts([prompt for prompt in prompts if prompt.error is None], self._num_fewshot)
-        found = []
-        for name, check in _CHECKS.items():
-            try:
-                found.append(check(asked, self._compares_texts))
-            except Exception as error:  # a check that fails costs no eval, and is no clean one
-                found.append(_unchecked(name, f"the check raised {type(error).__name__}: {error}"))
-        return [self._of_sample(each) for each in found if each is not None]
-
-    def _choose(self) -> None:
-        """Keep the rows with the smallest keys."""
-        keys = {source: self._keys.get(source) or self._key(of_row[0]) for source, of_row in self._kept.items() if of_row}
-        self._largest = sorted(keys.values())[self._most - 1]
-        self._kept = {source: of_row for source, of_row in self._kept.items() if source not in keys or keys[source] <= self._largest}
-        self._keys = {source: key for source, key in keys.items() if source in self._kept}
-
-    def _key(self, prompt: RenderedPrompt) -> int:
-        """A number by which rows are chosen, equal for rows that ask the same."""
-        question = Asked(prompt=prompt, shots=self._num_fewshot).question
-        text = prompt.source_id if question is None else question
-        return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-
-    def _of_sample(self, finding: Finding) -> Finding:
-        if self._n_rows <= len(self._kept) or finding.status is Status.NOT_CHECKED:
-            return finding
-        return replace(finding, seen=", ".join([*filter(None, [finding.seen]), f"of {len(self._kept):,} of {self._n_rows:,} rows"]))
+    asked = asked_prompts([prompt for prompt in rows.prompts() if prompt.error is None], rows.num_fewshot)
+    found = []
+    for name, check in _CHECKS.items():
+        try:
+            found.append(check(asked, compares_texts))
+        except Exception as error:  # a check that fails costs no eval, and is no clean one
+            found.append(_unchecked(name, f"the check raised {type(error).__name__}: {error}"))
+    part = "" if rows.is_whole else f"of {rows.n_kept:,} of {rows.n_rows:,} rows"
+    return [
+        replace(each, seen=", ".join(filter(None, [each.seen, part]))) if part and each.status is not Status.NOT_CHECKED else each
+        for each in found
+        if each is not None
+    ]
 
 
 # ---- the checks

@@ -15,8 +15,9 @@ from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.progress.reporting import following, making
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
-from eval_dagster.prompts.lint import Linter
+from eval_dagster.prompts.lint import lint_rows
 from eval_dagster.prompts.rendering import Rendering, checked, failed_prompt, fewshot_pool, render_sample, unreadable_prompt
+from eval_dagster.prompts.row_sample import RowSample
 from eval_dagster.records import Finding, Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
@@ -88,8 +89,7 @@ class _Made:
 def _made(partition: Partition, rendering: Rendering) -> _Made:
     """Render all prompts. Few are held at once. Raises as `render_samples`."""
     project, eval_name, num_fewshot = partition.project, partition.eval_name, rendering.num_fewshot
-    linter = Linter(num_fewshot=num_fewshot, compares_texts=any(metric.COMPARES_TEXTS for metric in partition.task.METRICS))
-    rows, version, counts = StageTable(_STAGE), _Version(), Counter[str]()
+    rows, looked_at, version, counts = StageTable(_STAGE), RowSample(num_fewshot=num_fewshot), _Version(), Counter[str]()
     source_of: dict[str, str] = {}
     repeated: set[str] = set()
     expected = expected_samples(project, eval_name) * (1 + len(rendering.others))
@@ -109,7 +109,7 @@ def _made(partition: Partition, rendering: Rendering) -> _Made:
         if prompt.sample_name is not None and source_of.setdefault(prompt.sample_name, prompt.source_id) != prompt.source_id:
             repeated.add(prompt.sample_name)
         if prompt.variant in (None, DEFAULT):
-            linter.add(prompt)
+            looked_at.add(prompt)
     asked, always = version.asked(), ("prompts", "errors", "choices")
     return _Made(
         table=rows.table(prompt_version=asked.version),
@@ -120,7 +120,7 @@ def _made(partition: Partition, rendering: Rendering) -> _Made:
             **{name: counts[name] for name in ("retryable_errors", "merged_system_messages") if counts[name]},
             **({"repeated_names": len(repeated)} if repeated else {}),
         },
-        findings=linter.findings(),
+        findings=lint_rows(looked_at, compares_texts=any(metric.COMPARES_TEXTS for metric in partition.task.METRICS)),
     )
 
 

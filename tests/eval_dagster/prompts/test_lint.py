@@ -12,6 +12,7 @@ from eval_dagster.prompts import lint as linting
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
+from eval_dagster.prompts.row_sample import RowSample
 from eval_dagster.records import Check, Finding, Message, ResponseType, Role, Row, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
@@ -412,10 +413,10 @@ def asked_of(count: int, repeated: int) -> list[RenderedPrompt]:
 
 
 def linted(prompts: Sequence[RenderedPrompt], most: int) -> dict[Check, Finding]:
-    linter = linting.Linter(num_fewshot=0, most=most)
+    chosen = RowSample(num_fewshot=0, most=most)
     for prompt in prompts:
-        linter.add(prompt)
-    return {each.check: each for each in linter.findings()}
+        chosen.add(prompt)
+    return {each.check: each for each in linting.lint_rows(chosen)}
 
 
 def test_of_many_rows_an_even_sample_is_looked_at() -> None:
