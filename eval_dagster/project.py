@@ -27,7 +27,7 @@ from eval_dagster.models.registry import registered_sections, section_in_file
 from eval_dagster.stores.locks import SharedLocks
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.task_files.loading import load_task, select_subjects
-from eval_dagster.task_files.registries import registered_tasks, registry_names
+from eval_dagster.task_files.registries import RegisteredTasks, registry_names
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import shots_of
 from eval_dagster.tasks.variants import DEFAULT, varied_task
@@ -95,7 +95,7 @@ class Project:
         Raises:
             ConfigError: The file is missing or wrong.
         """
-        tasks = registered_tasks() if tasks is None else tasks
+        tasks = RegisteredTasks() if tasks is None else tasks
         path = (config_path or default_config_path()).resolve()
         config = load_config(path, sections=registered_sections(), registries=registry_names(), section_in_file=section_in_file)
         project = cls._of(config, path, tasks, home)
@@ -109,7 +109,7 @@ class Project:
     @classmethod
     def bare(cls, *, home: Path | None = None) -> "Project":
         """The project of a folder without a readable evals.yaml: only the registered tasks, and a home as in `open`."""
-        return cls._of(Config(models={}, evals={}), default_config_path().resolve(), registered_tasks(), home)
+        return cls._of(Config(models={}, evals={}), default_config_path().resolve(), RegisteredTasks(), home)
 
     @classmethod
     def of(cls, config: Config, path: Path, home: Path) -> "Project":

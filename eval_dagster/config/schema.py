@@ -5,9 +5,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, Union
 from zoneinfo import ZoneInfo, available_timezones
 
-from croniter import CroniterBadDateError, croniter
-from jinja2 import TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -74,6 +71,10 @@ class VariantConfig(Section):
     @classmethod
     def _template_can_be_read(cls, value: str | None) -> str | None:
         if value is not None:
+            # Imported lazily: few files have templates.
+            from jinja2 import TemplateSyntaxError
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+
             try:
                 ImmutableSandboxedEnvironment().parse(value)
             except TemplateSyntaxError as error:
@@ -244,6 +245,8 @@ class SuiteConfig(Section):
     def _cron_is_valid(cls, value: str | None) -> str | None:
         if value is None:
             return None
+        from croniter import CroniterBadDateError, croniter  # imported lazily: few files have schedules
+
         fields = value.split()
         is_random = re.search(r"\bR\b", value, re.IGNORECASE)  # croniter would draw another time at each reading
         if len(fields) != 5 or is_random or not croniter.is_valid(value):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
@@ -14,6 +14,7 @@ from eval_dagster.config.schema import open_section
 from eval_dagster.errors import ConfigError, described
 from eval_dagster.models.base import ModelBackend, ModelHandle
 from eval_dagster.users_code import calling
+from eval_dagster.versions.entry_points import entries
 from eval_dagster.versions.hashes import code_version, stable_hash
 from eval_dagster.versions.source_files import load_file
 
@@ -135,7 +136,7 @@ def _is_backend(value: Any) -> bool:
 @cache
 def _entries() -> Sequence[EntryPoint]:
     # The backends of this package come last, so that no other package can replace one by its name.
-    return sorted(entry_points(group=GROUP), key=lambda entry: entry.value.startswith("eval_dagster."))
+    return sorted(entries(GROUP), key=lambda entry: entry.value.startswith("eval_dagster."))
 
 
 def _registered() -> Mapping[str, EntryPoint]:

@@ -2,9 +2,9 @@
 
 import logging
 import os
-from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import EnvironmentRegistry, Registry
 from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.users_code import calling
+from eval_dagster.versions.entry_points import entries
 
 TASKS_GROUP = "eval_dagster.tasks"
 """The entry points of tasks. Each names a task class, which gets the name of the entry point, or a mapping of classes by name."""
@@ -28,17 +29,34 @@ def registered_tasks() -> dict[str, type[BaseTask[Any]]]:
     Raises:
         ConfigError: The installation of this package is older than its code, as after an update of a checkout.
     """
-    entries = entry_points(group=TASKS_GROUP)
-    if not any(entry.value.startswith("eval_dagster.") for entry in entries):
+    registered = entries(TASKS_GROUP)
+    if not any(entry.value.startswith("eval_dagster.") for entry in registered):
         raise ConfigError(
             "the installed eval_dagster is older than its code: it registers no tasks; install it again, with `make` in a checkout or "
             "`pip install --editable .`"
         )
     found: dict[str, type[BaseTask[Any]]] = {}
     # Tasks of this package come last, so that no other package replaces one.
-    for entry in sorted(entries, key=lambda entry: entry.value.startswith("eval_dagster.")):
+    for entry in sorted(registered, key=lambda entry: entry.value.startswith("eval_dagster.")):
         found.update(_tasks_of(entry))
     return found
+
+
+class RegisteredTasks(Mapping[str, type[BaseTask[Any]]]):
+    """All registered tasks by name. They are imported when the first one is asked for, which may raise as `registered_tasks`."""
+
+    @cached_property
+    def _tasks(self) -> Mapping[str, type[BaseTask[Any]]]:
+        return registered_tasks()
+
+    def __getitem__(self, name: str) -> type[BaseTask[Any]]:
+        return self._tasks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
 
 
 @cache
@@ -64,7 +82,7 @@ def _left_out(entry: EntryPoint, reason: str) -> Mapping[str, type[BaseTask[Any]
 
 def registry_names() -> list[str]:
     """The names of all registries, sorted."""
-    return sorted({entry.name for entry in entry_points(group=GROUP)})
+    return sorted({entry.name for entry in entries(GROUP)})
 
 
 @cache
@@ -74,7 +92,7 @@ def registered(name: str) -> Registry:
     Raises:
         TaskDefinitionError: There is none, or its package cannot be imported.
     """
-    found = next(iter(entry_points(group=GROUP, name=name)), None)
+    found = next(iter(entries(GROUP).select(name=name)), None)
     if found is None:
         known = registry_names()
         raise TaskDefinitionError(

@@ -8,8 +8,6 @@ from enum import StrEnum
 from inspect import signature
 from typing import Any, ClassVar, TypeAlias
 
-from PIL import Image, UnidentifiedImageError
-
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Completion, Grammar, Loglikelihood, Message, MetricContext, ResponseType, Role, Row, TaskSample
@@ -429,6 +427,8 @@ def _question(doc: Doc) -> str:
 def _png(image: Any) -> bytes:
     if isinstance(image, bytes) and image.startswith(_PNG_MAGIC):
         return image
+    from PIL import Image, UnidentifiedImageError  # imported lazily: few tasks have images
+
     try:
         return png_of(Image.open(io.BytesIO(image)) if isinstance(image, bytes) else image)
     except (AttributeError, UnidentifiedImageError) as error:

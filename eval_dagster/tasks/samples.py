@@ -8,13 +8,13 @@ import io
 import json
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from PIL import Image
 from pydantic import BaseModel
 
 from eval_dagster.errors import DataError, RowError, SampleError
@@ -138,7 +138,8 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal | timedelta):
         return str(value)
-    if isinstance(value, Image.Image):
+    images = sys.modules.get("PIL.Image")  # not imported here, since few datasets have images
+    if images is not None and isinstance(value, images.Image):
         return {_PNG: base64.b64encode(png_of(value)).decode()}
     if isinstance(value, bytes):
         return {_BYTES: base64.b64encode(value).decode()}
@@ -206,6 +207,8 @@ def _opened(value: Any) -> Any:
         return [_opened(item) for item in value]
     if isinstance(value, dict):
         if _PNG in value:
+            from PIL import Image  # as above
+
             return Image.open(io.BytesIO(base64.b64decode(value[_PNG])))
         if _BYTES in value:
             return base64.b64decode(value[_BYTES])

@@ -5,10 +5,7 @@ A variant overrides hooks of the task, so that it applies to the examples as to 
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
-
-from jinja2 import StrictUndefined, Template, TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import TYPE_CHECKING, Any
 
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.records import Row
@@ -17,11 +14,13 @@ from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import row_name
 from eval_dagster.tasks.style import ClozeStyle, get_n_letters
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 DEFAULT = "default"
 """The variant that is the task's own prompt."""
 _SEPARATOR = "~"
 """Stands between the id of a question and the name of its variant."""
-_TEMPLATES = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
 
 def variant_id(sample_id: str, variant: str) -> str:
@@ -75,10 +74,14 @@ def _instructed(task: type[BaseTask[Any]], instruction: str) -> Callable[[Any, R
     return initial
 
 
-def template_of(text: str) -> Template:
+def template_of(text: str) -> "Template":
     """The template. Raises `ValueError` if it cannot be read."""
+    # Imported lazily: few evals have templates.
+    from jinja2 import StrictUndefined, TemplateSyntaxError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
     try:
-        return _TEMPLATES.from_string(text)
+        return ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(text)
     except TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno} of the template cannot be read: {error.message}") from error
 

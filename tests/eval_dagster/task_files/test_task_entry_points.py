@@ -89,6 +89,6 @@ def test_an_eval_of_a_task_that_was_left_out_is_an_error_of_that_eval(install: I
 
 
 def test_an_installation_that_is_older_than_the_code_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registries, "entry_points", lambda *, group: ())
+    monkeypatch.setattr(registries, "entries", lambda _: ())
     with pytest.raises(ConfigError, match="older than its code: it registers no tasks; install it again, with `make` in a checkout"):
         registries.registered_tasks()
