@@ -235,6 +235,18 @@ def test_a_run_is_looked_for_in_the_store_of_a_home_without_mlflow(home: Path) -
     assert done.stdout == "[True, False, False] None\n", done.stderr
 
 
+def test_runs_that_are_made_and_deleted_after_the_first_question_are_seen(home: Path) -> None:
+    """All runs are read at the first one. The database is asked again once it has changed."""
+    first = tracker(home).log(result("asked first"))
+    asking, others = tracker(home), tracker(home)
+    assert asking.exists(first)
+    second = others.log(result("made later"))
+    assert asking.exists(second)
+    client_of(home).delete_run(first)
+    assert not asking.exists(first)
+    assert not asking.exists("f" * 32)
+
+
 def test_a_home_may_have_any_name(home: Path, tmp_path: Path) -> None:
     run_id = tracker(home).log(result("names"))
     odd = tmp_path / "50 % of #1?"
