@@ -365,8 +365,7 @@ class _Look:
         if not is_text and handle.must_prepare():
             raise FarError(f"a run prepares the chat template of {self._model.name} first")
         with without_network():
-            prompts = render_samples(project, self._rows.eval_name, self._rendering, self._rows.samples)
-        return prompt_rows(self._partition, prompts)
+            return prompt_rows(self._partition, render_samples(project, self._rows.eval_name, self._rendering, self._rows.samples))
 
     @property
     def _asked(self) -> AskedPrompts:

@@ -12,6 +12,8 @@ from eval_dagster.stores.whole_files import replaced
 
 Partition = tuple[str, str]
 """An eval and a model."""
+ELSEWHERE = ("storage", "run_storage", "event_log_storage", "schedule_storage")
+"""Keys of dagster.yaml by which the databases of an instance are not in its folder."""
 _EVENTS = ("index.db", "index.db-wal")
 """The files of the instance with the events of all assets."""
 
@@ -19,14 +21,15 @@ _EVENTS = ("index.db", "index.db-wal")
 def note_known(project: Project, partitions: Iterable[Partition]) -> None:
     """Note that the Dagster instance knows the newest results of evals and models, and none of them as failed.
 
-    The note holds until anything writes another event to the instance. Without its files, as with PostgreSQL, nothing is noted.
+    The note holds until anything writes another event to the instance. Nothing is noted if its events are not in files, as with PostgreSQL,
+    nor of a lake that other machines write to.
     """
     events, file = _events(project), _file(project)
-    results = {partition_key(*each): _newest(project, each) for each in partitions}
     with suppress(OSError):
         if events is None:
             file.unlink(missing_ok=True)
             return
+        results = {partition_key(*each): _newest(project, each) for each in partitions}
         file.parent.mkdir(parents=True, exist_ok=True)
         with replaced(file) as temporary:
             temporary.write_text(json.dumps({"events": events, "results": results}), "utf-8")
@@ -34,15 +37,14 @@ def note_known(project: Project, partitions: Iterable[Partition]) -> None:
 
 def are_known(project: Project, partitions: Iterable[Partition]) -> bool:
     """Whether the Dagster instance knows the newest results of evals and models. False if that is not certain."""
+    events = _events(project)
     try:
         noted = json.loads(_file(project).read_text("utf-8"))
-    except (OSError, ValueError):
+        before, results = noted["events"], dict(noted["results"])
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    events = _events(project)
     return (
-        events is not None
-        and noted["events"] == events
-        and all(noted["results"].get(partition_key(*each)) == _newest(project, each) for each in partitions)
+        events is not None and before == events and all(results.get(partition_key(*each)) == _newest(project, each) for each in partitions)
     )
 
 
@@ -53,14 +55,20 @@ def _file(project: Project) -> Path:
 def _events(project: Project) -> list[object] | None:
     """The state of the instance's events, with the names of the project's assets in it. None if it cannot be told from files."""
     folder = Path(os.environ.get("DAGSTER_HOME") or project.home / "dagster")
-    found: list[object] = [str(folder), list(project.config.dagster.key_prefix)]
+    try:
+        settings = (folder / "dagster.yaml").read_text("utf-8")
+    except (OSError, ValueError):
+        return None
+    if project.lake.mirror is not None or any(line.partition(":")[0].strip() in ELSEWHERE for line in settings.splitlines()):
+        return None
+    found: list[object] = [str(folder), settings, list(project.config.dagster.key_prefix)]
     for name in _EVENTS:
         try:
             state = (folder / "history" / "runs" / name).stat()
             found.append([state.st_size, state.st_mtime_ns])
         except OSError:
             found.append(None)
-    return None if found[2] is None else found
+    return None if found[-len(_EVENTS)] is None else found
 
 
 def _newest(project: Project, partition: Partition) -> list[str | None]:

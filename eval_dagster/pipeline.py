@@ -21,7 +21,7 @@ from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.samples.writing import with_page
 from eval_dagster.progress.reporting import Reporter, tell_making, use_reporter
 from eval_dagster.project import Project
-from eval_dagster.stages.inference import KeptModel
+from eval_dagster.stages.inference import KeptModel, is_looked_at
 from eval_dagster.stages.metrics import materialize_metrics
 from eval_dagster.stages.outputs import materialize_outputs
 from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
@@ -118,14 +118,26 @@ def evaluate(
             publishing.model_ended()
 
 
-def find_current(project: Project, partitions: Iterable[tuple[str, str]], *, reporter: Reporter) -> list[StageResult] | None:
-    """The results of all stages of (eval, model) partitions if a run would make nothing. None if it would, or would fail.
+@dataclass(frozen=True, kw_only=True)
+class Current:
+    """The outcome of a run that makes nothing."""
 
-    Nothing is recorded. The catalog is published.
+    results: Sequence[StageResult]
+    """Of all stages."""
+    damages: Sequence[str]
+    """A message for each damaged file that the catalog leaves out."""
+
+
+def find_current(project: Project, partitions: Iterable[tuple[str, str]], *, reporter: Reporter) -> Current | None:
+    """The results of all stages of (eval, model) partitions if a run would make nothing. None if it would, or may fail.
+
+    Nothing is recorded. The catalog is published. A model that each run looks at, such as one behind a server, is left to a run.
     """
     by_model: dict[str, list[str]] = defaultdict(list)
     for eval_name, model in partitions:
         by_model[model].append(eval_name)
+    if any(is_looked_at(project, model) for model in by_model):
+        return None
     found: list[StageResult] = []
 
     def stop(*_: object) -> None:
@@ -133,7 +145,7 @@ def find_current(project: Project, partitions: Iterable[tuple[str, str]], *, rep
 
     def outcomes() -> Iterator[Outcome]:
         kept = KeptModel()
-        yield from snapshot_evals(project, list(dict.fromkeys(chain(*by_model.values()))), run_id="", reporter=reporter)
+        yield from _snapshots(project, list(dict.fromkeys(chain(*by_model.values()))), "", reporter)
         for model, names in by_model.items():
             yield from _evaluate_model(
                 _ModelRun(project=project, model=model, run_id="", reporter=reporter, kept=kept), names, list(STAGES)
@@ -147,7 +159,7 @@ def find_current(project: Project, partitions: Iterable[tuple[str, str]], *, rep
                 found.append(outcome)
     except _NotCurrentError:
         return None
-    return found
+    return Current(results=found, damages=publish(project.lake))
 
 
 class _NotCurrentError(BaseException):

@@ -60,8 +60,8 @@ ARROWS = {
     "notifications": "errors gate lake.catalog lake.files lake.format lake.tables project records results stores texts versions",
     "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "
     "stores texts versions",
-    "assets": "config dagster_internals datasets errors freshness gate lake.catalog lake.files lake.records lake.tables models "
-    "notifications pages.report remembered results pipeline progress project records stages stores texts users_code versions",
+    "assets": "config dagster_internals datasets errors freshness gate known_results lake.catalog lake.files lake.records lake.tables "
+    "models notifications pages.report remembered results pipeline progress project records stages stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "records",

@@ -39,11 +39,14 @@ from eval_dagster.lake.files import catalog_path
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.pipeline import evaluate, find_current
 from eval_dagster.progress.bars import RichReporter
-from eval_dagster.progress.reporting import current_reporter, use_reporter
+from eval_dagster.progress.reporting import SilentReporter, current_reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
 from eval_dagster.texts.figures import counted
 from eval_dagster.texts.terminal import PlainConsole
+
+_FEW_RESULTS = 300
+"""Results that are looked at in two seconds or less."""
 
 
 def run(
@@ -153,10 +156,13 @@ def _evaluated(project: Project, evals: Sequence[str], models: Sequence[str], su
     """Evaluate in a run of Dagster, unless everything is current, Dagster knows it, and no gate has to judge."""
     partitions = [(eval_name, model) for model in models for eval_name in evals]
     if suite is None and are_known(project, partitions):
-        found = find_current(project, partitions, reporter=current_reporter())
-        if found is not None:
-            warned = [warning for each in found for warning in each.warnings]
-            return RunSummary(cached=Counter(each.stage for each in found), warnings=warned)
+        # A search that ends early would print work that is done once more.
+        is_short = len(partitions) <= _FEW_RESULTS
+        found = find_current(project, partitions, reporter=SilentReporter() if is_short else current_reporter())
+        failed = "select eval, model from leaderboard_all where newer_attempt is not null"
+        if found is not None and not {tuple(row.values()) for row in read_rows(project.lake, failed)} & set(partitions):
+            warned = [*found.damages, *(warning for each in found.results for warning in each.warnings)]
+            return RunSummary(cached=Counter(each.stage for each in found.results), warnings=warned)
     # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
     from eval_dagster.assets.runs.in_process_runs import run_evaluation
 

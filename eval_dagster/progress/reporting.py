@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol, TypeVar
 
 from eval_dagster.texts.figures import dollars
@@ -74,7 +75,7 @@ class LogReporter:
         self._log = log
         self._every_s = every_s
         self._open: list[_Tally] = []
-        """The pieces of work that are followed. The last one alone writes lines, of which it is a part of the others."""
+        """The pieces of work that are followed, in the order in which they began."""
 
     @contextmanager
     def track(
@@ -88,7 +89,7 @@ class LogReporter:
         tally = _Tally(description=description, total=total, unit=unit, work=work, started=started)
         self._open.append(tally)
         try:
-            with _running_lines(tally, self._log, self._every_s, lambda: bool(self._open) and self._open[-1] is tally) as advance:
+            with _running_lines(tally, self._log, self._every_s, lambda: self._is_shown(tally)) as advance:
                 yield advance
         except BaseException:
             self._log(tally.closing_line("stopped after "))
@@ -100,6 +101,11 @@ class LogReporter:
     def note(self, line: str) -> None:
         """Write the line."""
         self._log(line)
+
+    def _is_shown(self, tally: "_Tally") -> bool:
+        """Whether a piece of work writes lines: if none with another unit, which is a part of it, began after it."""
+        later = takewhile(lambda each: each is not tally, reversed(list(self._open)))
+        return all(each.unit == tally.unit for each in later)
 
 
 @contextmanager

@@ -34,6 +34,8 @@ class RowSample:
         """The source id of the last prompt. A row's prompts come together."""
         self._largest: int | None = None
         """The largest key of rows that are kept; null as long as all are."""
+        self._full_at = 2 * most
+        """Rows that are kept at most before some are chosen again."""
 
     @property
     def n_kept(self) -> int:
@@ -51,7 +53,7 @@ class RowSample:
         if source != self._last and source not in self._kept:
             self.n_rows += 1
             if self._largest is None or self._key(prompt) <= self._largest:
-                if len(self._kept) >= 2 * self._most:
+                if len(self._kept) >= self._full_at:
                     self._choose()
                 self._kept[source] = []
         self._last = source
@@ -69,9 +71,13 @@ class RowSample:
         self._keys = {source: self._keys.get(source) or self._key(of_row[0]) for source, of_row in self._kept.items()}
         self._largest = sorted(self._keys.values())[self._most - 1]
         self._kept = {source: of_row for source, of_row in self._kept.items() if self._keys[source] <= self._largest}
+        self._full_at = 2 * max(self._most, len(self._kept))  # of rows that ask the same, more may stay
 
     def _key(self, prompt: RenderedPrompt) -> int:
         """A number by which rows are chosen, equal for rows that ask the same."""
-        question = Asked(prompt=prompt, shots=self.num_fewshot).question
+        question = Asked(prompt=prompt, shots=self.num_fewshot).question if prompt.error is None else None
         text = prompt.source_id if question is None else question
-        return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        of_text = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
+        for image in prompt.request.images:
+            of_text.update(image)
+        return int.from_bytes(of_text.digest(), "big")

@@ -63,6 +63,11 @@ def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, rep
         return handle.look(known, run_id)
 
 
+def is_looked_at(project: Project, model: str) -> bool:
+    """Whether each run looks if a model has changed, such as one behind a server, before it uses its answers."""
+    return type(project.handle(model)).look is not ModelHandle.look
+
+
 def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
     """Some of the items, drawn by their hashes with the run."""
     return sorted(items, key=lambda item: stable_hash([run_id, item]))[:count]

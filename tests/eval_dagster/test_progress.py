@@ -198,6 +198,15 @@ def test_the_innermost_work_alone_writes_lines_on_the_way(lines: list[str], cloc
     ]
 
 
+def test_pieces_of_work_beside_each_other_all_write_lines(lines: list[str], clock: list[float]) -> None:
+    reporter = LogReporter(lines.append, every_s=5)
+    with reporter.track("eval one", total=9, unit="requests") as one, reporter.track("eval two", total=9, unit="requests") as two:
+        clock[0] += 6
+        one()
+        two()
+        assert [line.partition(":")[0] for line in lines] == ["eval one", "eval two"]
+
+
 def test_rows_are_followed_if_they_are_many(lines: list[str], clock: list[float]) -> None:
     def slow(count: int) -> Iterator[int]:
         for number in range(count):

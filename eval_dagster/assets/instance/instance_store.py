@@ -26,6 +26,7 @@ from eval_dagster.dagster_internals.instances import (
     SqliteRunStorage,
 )
 from eval_dagster.errors import StoreError
+from eval_dagster.known_results import ELSEWHERE
 from eval_dagster.stores.locks import locked
 from eval_dagster.stores.sqlite_files import (
     damage_of,
@@ -40,8 +41,6 @@ from eval_dagster.stores.sqlite_files import (
 
 _DATABASES = {"history/runs.db": "runs", "history/runs/index.db": "event_logs", "schedules/schedules.db": "job_ticks"}
 """Path in the instance's folder -> the table with its rows. The events of each run have a separate database."""
-_ELSEWHERE = ("storage", "run_storage", "event_log_storage", "schedule_storage")
-"""Keys of dagster.yaml by which these databases are elsewhere."""
 
 log = logging.getLogger("eval_dagster.instance")
 
@@ -109,7 +108,7 @@ def _keeps_here(folder: Path) -> bool:
         raise StoreError(
             f"Dagster's settings {path} cannot be read ({reason}); correct the file, or delete it to have a new one"
         ) from error
-    return not isinstance(settings, dict) or not any(key in settings for key in _ELSEWHERE)
+    return not isinstance(settings, dict) or not any(key in settings for key in ELSEWHERE)
 
 
 def _examine(table: str, database: sqlite3.Connection) -> str | None:

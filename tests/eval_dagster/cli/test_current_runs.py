@@ -7,11 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from commands import run_command
+
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.records import add_attempts
+from eval_dagster.lake.tables.events import Attempt
+from eval_dagster.project import Project as Opened
+from eval_dagster.stages.inference import is_looked_at
 
 CONFIG = """\
 models:
@@ -123,13 +130,61 @@ def test_a_suite_is_judged_though_everything_is_current(project: Project) -> Non
     assert project.is_run_of_dagster("--suite", "nightly")
 
 
-def test_an_instance_without_files_of_its_own_is_asked_each_time(project: Project, tmp_path: Path) -> None:
-    """As with PostgreSQL: nothing tells whether it has another event."""
+def test_a_damaged_result_of_the_past_is_told_each_time(project: Project) -> None:
+    project.write(CONFIG.replace("20", "22"))
+    project.run()
     project.write(CONFIG)
-    instance = tmp_path / "instance"
-    instance.mkdir()
-    elsewhere = "{module: dagster._core.storage.event_log, class: SqliteEventLogStorage, config: {base_dir: %s}}" % (tmp_path / "events")
-    (instance / "dagster.yaml").write_text(f"event_log_storage: {elsewhere}\n")
-    project.environment["DAGSTER_HOME"] = str(instance)
+    project.run()
+    oldest, *_newer = sorted((project.home / "lake" / "metrics" / "eval=sums" / "model=sevens").glob("*.parquet"))
+    whole = oldest.read_bytes()
+    oldest.write_bytes(whole[: len(whole) // 2])
+    for _ in range(2):
+        assert [line for line in warnings(project.run().stderr) if oldest.name in line]
+    assert not project.is_run_of_dagster()
+    oldest.unlink()
+
+
+def test_a_failure_that_dagster_was_not_told_of_is_over_after_a_run_of_it(project: Project) -> None:
+    """As of Python's `evaluate` or of another instance: the leaderboard says that the last try failed until another one did not."""
+    project.write(CONFIG)
+    project.run()
+    assert not project.is_run_of_dagster()
+    failed = Attempt(
+        eval="sums",
+        model="sevens",
+        run_id="elsewhere",
+        finished_at=datetime.now(UTC),
+        status="failed",
+        stage="model_outputs",
+        message="the mount was gone",
+        cached=False,
+    )
+    add_attempts(Lake(project.home), [failed])
+    assert project.is_run_of_dagster()
+    assert not project.is_run_of_dagster()
+
+
+def test_a_model_behind_a_server_is_looked_at_by_a_run(tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text(
+        'models: {far: {backend: openai, base_url: "http://127.0.0.1:9/v1", model: some}, near: {backend: scripted}}\nevals: {}\n'
+    )
+    opened = Opened.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    assert [is_looked_at(opened, name) for name in ("far", "near")] == [True, False]
+
+
+@pytest.mark.parametrize("settings", ["event_log_storage", "storage"])
+def test_an_instance_that_has_moved_to_another_database_is_asked_each_time(project: Project, tmp_path: Path, settings: str) -> None:
+    """As to PostgreSQL: nothing tells whether it has another event, and the files of before stay as they are."""
+    project.write(CONFIG)
+    project.run()
+    assert not project.is_run_of_dagster()
+    written = project.home / "dagster" / "dagster.yaml"
+    before = written.read_text()
+    elsewhere = {
+        "event_log_storage": f"{{module: dagster._core.storage.event_log, class: SqliteEventLogStorage, config: {{base_dir: {tmp_path}}}}}",
+        "storage": f"{{sqlite: {{base_dir: {tmp_path}}}}}",
+    }
+    written.write_text(f"{before}\n{settings}: {elsewhere[settings]}\n")
     for _ in range(2):
         assert ", runs " in project.run().stdout
+    written.write_text(before)

@@ -441,6 +441,29 @@ def test_so_many_rows_are_all_looked_at() -> None:
     assert linted(prompts, most=60)[Check.DUPLICATES].n == 6
 
 
+def test_rows_that_all_ask_the_same_are_chosen_among_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them stay. To choose again at each further row would take hours for many."""
+    [prompt] = prompts_of(Quiz, {"test": rows(1)})
+    chosen = RowSample(num_fewshot=0, most=10)
+    choices: list[int] = []
+    choose = RowSample._choose
+    monkeypatch.setattr(RowSample, "_choose", lambda self: choices.append(self.n_kept) or choose(self))
+    for number in range(1000):
+        chosen.add(replace(prompt, sample_id=str(number), source_id=str(number)))
+    assert len(chosen.prompts()) == 1000
+    assert len(choices) <= 10
+
+
+@pytest.mark.parametrize("part", ["images", "error"])
+def test_rows_without_a_text_of_their_own_are_told_apart(part: str) -> None:
+    [prompt] = prompts_of(Quiz, {"test": rows(1)})
+    chosen = RowSample(num_fewshot=0, most=10)
+    for number in range(1000):
+        own = {"request": replace(prompt.request, images=(str(number).encode(),))} if part == "images" else {"error": "KeyError: 'text'"}
+        chosen.add(replace(prompt, sample_id=str(number), source_id=str(number), **own))
+    assert len(chosen.prompts()) == 10
+
+
 def test_all_prompts_about_a_row_are_looked_at_or_none() -> None:
     several = [
         replace(prompt, sample_id=f"{prompt.sample_id}.{part}") for prompt in prompts_of(Quiz, {"test": rows(100)}) for part in range(3)

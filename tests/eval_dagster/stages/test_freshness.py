@@ -300,6 +300,25 @@ def test_rows_that_code_brings_are_read_without_a_network(project: Callable[[str
     assert fetched.cells["rendered_prompts"].causes == ["prompt"]
 
 
+def test_prompts_are_rendered_without_a_network(project: Callable[[str], Project], write: Write) -> None:
+    fetches = TASK.replace(
+        "            return f\"Say {item['word']}.\"\n",
+        "            import urllib.request\n"
+        "            try:\n"
+        "                urllib.request.urlopen('http://127.0.0.1:9/instruction')\n"
+        "            except OSError:\n"
+        "                return f\"Say {item['word']}.\"\n",
+    )
+    write("quiz_task.py", fetches)
+    run_all(project(CONFIG), partitions(project(CONFIG)))
+    assert looked(project(CONFIG))["quiz", "one"].is_fresh
+    write("quiz_task.py", fetches.replace("Say {", "Spell {"))
+    state = looked(project(CONFIG))["quiz", "one"]
+    assert (state.cells["rendered_prompts"].state, state.cells["rendered_prompts"].causes) == ("stale", ["prompt"])
+    assert state.cells["model_outputs"].state == "cannot tell"
+    assert "have to be fetched" in state.cells["model_outputs"].detail
+
+
 def test_a_result_of_an_earlier_release_says_what_it_knows(project: Callable[[str], Project], write: Write) -> None:
     """Its files do not record what they are made of; of their inputs they do."""
     opened = project(CONFIG)
