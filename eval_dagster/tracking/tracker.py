@@ -7,8 +7,9 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,21 @@ UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 
 _ABANDONED_S = 3600.0
 _MOST_ABANDONED = 100
+_REST = 20.0
+"""After all runs are read, so many times the time that it took passes before they are read again."""
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KnownRuns:
+    """The runs of a store at a moment."""
+
+    stamp: Sequence[object]
+    """The state of the store's files."""
+    facts: Mapping[str, tuple[str, str]]
+    """By run, its experiment, and `active` or `deleted`."""
+    rest_until: float
+    """When they may be read again, by `time.monotonic`."""
 
 
 class Tracker:
@@ -66,7 +81,7 @@ class Tracker:
         self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
         self._experiment = experiment
         self._is_swept = False
-        self._runs_at_first: tuple[list[object], Mapping[str, tuple[str, str]]] | None = None
+        self._runs: _KnownRuns | None = None
 
     def log(self, result: TrackedResult) -> str:
         """Make sure that a result is tracked, and return its MLflow run id.
@@ -323,9 +338,10 @@ class Tracker:
             raise
 
     def _known_runs(self) -> Mapping[str, tuple[str, str]] | None:
-        """The facts of all runs in the home's own database, read once. None if it was written to since then: one run is asked for alone.
+        """The facts of all runs in the home's own database. None if it was written to since they were read: one run is asked for alone.
 
-        A run that makes nothing asks for each of its results, and each opening of the database takes longer than the question.
+        A run asks for each of its results, and each opening of the database takes longer than the question. All are read again if that takes
+        a twentieth of the time since the last reading, or less.
         """
         file = self._home / "mlflow.db"
         stamp: list[object] = []
@@ -333,12 +349,14 @@ class Tracker:
             with suppress(FileNotFoundError):
                 state = each.stat()
                 stamp += [each.name, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-        if self._runs_at_first is None:
+        began = time.monotonic()
+        if self._runs is None or (self._runs.stamp != stamp and began >= self._runs.rest_until):
             with self._database() as database:
                 rows = database.execute("select run_uuid, experiment_id, lifecycle_stage from runs").fetchall()
-            self._runs_at_first = stamp, {str(name): (str(experiment), str(stage)) for name, experiment, stage in rows}
-        before, runs = self._runs_at_first
-        return runs if before == stamp else None
+            facts = {str(name): (str(experiment), str(stage)) for name, experiment, stage in rows}
+            now = time.monotonic()
+            self._runs = _KnownRuns(stamp=stamp, facts=facts, rest_until=now + _REST * (now - began))
+        return self._runs.facts if self._runs.stamp == stamp else None
 
     @contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
