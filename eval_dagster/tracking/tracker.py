@@ -340,8 +340,8 @@ class Tracker:
     def _known_runs(self) -> Mapping[str, tuple[str, str]] | None:
         """The facts of all runs in the home's own database. None if it was written to since they were read: one run is asked for alone.
 
-        A run asks for each of its results, and each opening of the database takes longer than the question. All are read again if that takes
-        a twentieth of the time since the last reading, or less.
+        A run asks for each of its results, and each opening of the database takes longer than the question. All are read again if that
+        takes a twentieth of the time since the last reading, or less.
         """
         file = self._home / "mlflow.db"
         stamp: list[object] = []
