@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -53,13 +54,16 @@ def _file(project: Project) -> Path:
 
 
 def _events(project: Project) -> list[object] | None:
-    """The state of the instance's events, with the names of the project's assets in it. None if it cannot be told from files."""
+    """What changes when the instance gets an event, moves or is set up anew, or when the assets get other names.
+
+    None if the events are not in files, or others write to the lake.
+    """
     folder = Path(os.environ.get("DAGSTER_HOME") or project.home / "dagster")
     try:
         settings = (folder / "dagster.yaml").read_text("utf-8")
     except (OSError, ValueError):
         return None
-    if project.lake.mirror is not None or any(line.partition(":")[0].strip() in ELSEWHERE for line in settings.splitlines()):
+    if project.lake.mirror is not None or re.search(rf"\b({'|'.join(ELSEWHERE)})\b", settings):
         return None
     found: list[object] = [str(folder), settings, list(project.config.dagster.key_prefix)]
     for name in _EVENTS:

@@ -172,9 +172,9 @@ def test_a_model_behind_a_server_is_looked_at_by_a_run(tmp_path: Path) -> None:
     assert [is_looked_at(opened, name) for name in ("far", "near")] == [True, False]
 
 
-@pytest.mark.parametrize("settings", ["event_log_storage", "storage"])
+@pytest.mark.parametrize("settings", ["event_log_storage", "'storage'"])
 def test_an_instance_that_has_moved_to_another_database_is_asked_each_time(project: Project, tmp_path: Path, settings: str) -> None:
-    """As to PostgreSQL: nothing tells whether it has another event, and the files of before stay as they are."""
+    """To PostgreSQL, for instance. Its old files stay, and do not change when it gets an event."""
     project.write(CONFIG)
     project.run()
     assert not project.is_run_of_dagster()
@@ -182,7 +182,7 @@ def test_an_instance_that_has_moved_to_another_database_is_asked_each_time(proje
     before = written.read_text()
     elsewhere = {
         "event_log_storage": f"{{module: dagster._core.storage.event_log, class: SqliteEventLogStorage, config: {{base_dir: {tmp_path}}}}}",
-        "storage": f"{{sqlite: {{base_dir: {tmp_path}}}}}",
+        "'storage'": f"{{sqlite: {{base_dir: {tmp_path}}}}}",
     }
     written.write_text(f"{before}\n{settings}: {elsewhere[settings]}\n")
     for _ in range(2):

@@ -275,16 +275,24 @@ def test_errors_that_may_not_come_again_are_asked_again(project: Callable[[str],
 
 
 @pytest.mark.long
+def fetching(indent: str, otherwise: str) -> str:
+    """Lines of a hook that asks a server, and does something else if none answers."""
+    lines = [
+        "import urllib.request",
+        "try:",
+        "    urllib.request.urlopen('http://127.0.0.1:9/file')",
+        "except OSError:",
+        f"    {otherwise}",
+    ]
+    return "".join(f"{indent}{line}\n" for line in lines)
+
+
 def test_rows_that_code_brings_are_read_without_a_network(project: Callable[[str], Project], write: Write) -> None:
     fetches = TASK.replace(
         "        def _get_instruction_text",
         "        def _load_dataset(self, subject):\n"
-        "            import urllib.request\n"
-        "            try:\n"
-        "                urllib.request.urlopen('http://127.0.0.1:9/rows')\n"
-        "            except OSError:\n"
-        "                return {'test': [{'word': word} for word in ('red', 'green')]}\n\n"
-        "        def _get_instruction_text",
+        + fetching(" " * 12, "return {'test': [{'word': word} for word in ('red', 'green')]}")
+        + "\n        def _get_instruction_text",
     )
     write("quiz_task.py", fetches)
     run_all(project(CONFIG), partitions(project(CONFIG)))
@@ -301,14 +309,9 @@ def test_rows_that_code_brings_are_read_without_a_network(project: Callable[[str
 
 
 def test_prompts_are_rendered_without_a_network(project: Callable[[str], Project], write: Write) -> None:
-    fetches = TASK.replace(
-        "            return f\"Say {item['word']}.\"\n",
-        "            import urllib.request\n"
-        "            try:\n"
-        "                urllib.request.urlopen('http://127.0.0.1:9/instruction')\n"
-        "            except OSError:\n"
-        "                return f\"Say {item['word']}.\"\n",
-    )
+    asking = "return f\"Say {item['word']}.\""
+    fetches = TASK.replace(f"            {asking}\n", fetching(" " * 12, asking))
+    assert fetches != TASK
     write("quiz_task.py", fetches)
     run_all(project(CONFIG), partitions(project(CONFIG)))
     assert looked(project(CONFIG))["quiz", "one"].is_fresh
