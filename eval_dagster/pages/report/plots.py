@@ -126,7 +126,8 @@ def _png(draw: "Callable[[], Figure]", title: str) -> bytes:
     # Few colours take a third of the bytes. Dagster stores a picture in its event log with each materialization.
     small = BytesIO()
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
-    image.quantize(_COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    few = image.quantize(_COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(small, format="png", compress_level=6)  # 9 takes seven times as long for a twentieth of the bytes
     return small.getvalue()
 
 
