@@ -39,7 +39,7 @@ from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
 from eval_dagster.stages.partition import allowed_execution
 from eval_dagster.stages.prompts import shared_names
-from eval_dagster.stages.snapshot import check_names
+from eval_dagster.stages.snapshot import names_checked
 from eval_dagster.task_files.loading import select_subjects
 from eval_dagster.tasks.base import BaseTask, Formatter, subject_name
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, shots_of
@@ -183,7 +183,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
         out.print()
         print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {counted(shots, 'shot')}", num_fewshot=shots)
     rendered = _Rendered(pages=[page, *pages])
-    check_names(f"task {name}", page.rendering.task, [sample for each in rendered.pages for sample in each.samples])
+    all(names_checked(f"task {name}", page.rendering.task, (sample for each in rendered.pages for sample in each.samples)))
     has_findings = _print_lint(rendered)
     is_right = _print_checks(rendered, project, mark="✓ " if rendered.is_sound and not has_findings else "")
     _print_failures(rendered)

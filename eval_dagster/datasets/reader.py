@@ -3,24 +3,23 @@
 `LookingReader` is for somebody who only looks: it records nothing, and asks no other machine unless it may.
 """
 
-import json
-import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from eval_dagster.datasets.assets import AssetRows, AssetStore, keys_in
+from eval_dagster.datasets.dataset_lock import FILE_NAME, DatasetLock
 from eval_dagster.datasets.hub import HubRepo, current_commit
 from eval_dagster.datasets.origin import BenchmarkOrigin, OrderedRows, Origin, Stored
 from eval_dagster.datasets.row_files import MirrorPart, SplitFolder
 from eval_dagster.errors import (
-    ConfigError,
     DataError,
     DatasetNotFoundError,
     FarError,
@@ -29,7 +28,6 @@ from eval_dagster.errors import (
     described,
 )
 from eval_dagster.records import DatasetSource, Row
-from eval_dagster.stores.locks import locked
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.benchmark import AdapterTask, DatasetSplit, OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
@@ -39,7 +37,6 @@ from eval_dagster.versions.source_files import is_user_module, shown_name
 
 _BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
-FILE_NAME = "datasets.lock.json"
 TaskClass = type[BaseTask[Any]]
 _ONE_CONFIG = "default"
 """The Hub's name of the configuration of a dataset with a single one."""
@@ -105,39 +102,6 @@ class ListedFiles:
         return builder
 
 
-class DatasetLock:
-    """A JSON file of commits by Hub id; meant to be kept under version control."""
-
-    def __init__(self, path: Path) -> None:
-        """`path` need not exist."""
-        self._path = path
-
-    def get(self, dataset: str) -> str | None:
-        """The commit of a dataset; None if it was never downloaded. Raises `ConfigError` if the file is not a JSON object of texts."""
-        return self._read().get(dataset)
-
-    def add(self, dataset: str, commit: str) -> str:
-        """Record the commit of a dataset, unless another process was first. Returns the recorded commit."""
-        # Beside the file, where only users who can write the file can hold the lock.
-        with locked(self._path.with_name(f".{self._path.name}.lock")):
-            commits = {dataset: commit, **self._read()}
-            made = self._path.with_name(f".{self._path.name}-{os.getpid()}")
-            made.write_text(json.dumps(dict(sorted(commits.items())), indent=2) + "\n", "utf-8")
-            made.replace(self._path)
-        return commits[dataset]
-
-    def _read(self) -> dict[str, str]:
-        if not self._path.exists():
-            return {}
-        try:
-            commits = json.loads(self._path.read_text("utf-8"))
-        except ValueError as error:
-            raise ConfigError(f"{self._path} is no JSON ({error}); restore it, or delete it to pin the datasets anew") from error
-        if not isinstance(commits, dict) or not all(isinstance(commit, str) for commit in commits.values()):
-            raise ConfigError(f"{self._path} holds {str(commits)[:80]}; expected commits by dataset; restore it, or delete it")
-        return commits
-
-
 class DatasetReader:
     """Reads the splits that a task evaluates and draws examples from.
 
@@ -175,7 +139,16 @@ class DatasetReader:
             self._origin(task).check(subjects, _parts(_splits(task, fewshot)))
 
     def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> dict[str, list[Row]]:
-        """Return the rows of one subject by split, the evaluated split first.
+        """Return the rows of one subject by split, the evaluated split first. Arguments and errors are as in `rows`."""
+        found: dict[str, list[Row]] = {split: [] for split in _splits(type(task), fewshot)}
+        for split, row in self.rows(task, subject, fewshot=fewshot, limit=limit):
+            found[split].append(row)
+        return found
+
+    def rows(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> Iterator[tuple[str, Row]]:
+        """Read the rows of one subject one after the other, each with its split. The evaluated split comes first.
+
+        All rows are held at once where code of a task or of another package brings them.
 
         Args:
             task: The task.
@@ -188,16 +161,16 @@ class DatasetReader:
             DataError: The rows cannot be read.
         """
         splits = _splits(type(task), fewshot)
+        most = {task.SAMPLE_SPLIT: limit} if reads_in_part(type(task), fewshot=fewshot) else {}
         with self._folders_named(type(task)):
             origin = self._origin(type(task), task)
-            if not reads_in_part(type(task), fewshot=fewshot) or not isinstance(origin, _RowsByField | SplitFolder | HubRepo | AssetRows):
-                rows = origin.read(subject, _parts(splits))
-                return {split: [row for part in split.split("+") for row in rows[part]] for split in splits}
-            most = {task.SAMPLE_SPLIT: limit}
-            return {
-                split: list(islice(chain.from_iterable(origin.rows(subject, part) for part in split.split("+")), most.get(split)))
-                for split in splits
-            }
+            if isinstance(origin, _RowsByField | SplitFolder | HubRepo | AssetRows):
+                of_part: Callable[[str], Iterable[Row]] = partial(origin.rows, subject)
+            else:
+                of_part = origin.read(subject, _parts(splits)).__getitem__
+            for split in splits:
+                rows = chain.from_iterable(map(of_part, split.split("+")))
+                yield from ((split, row) for row in islice(rows, most.get(split)))
 
     def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
         """Return a JSON-like value that changes whenever the rows could have changed, without reading them."""
@@ -461,15 +434,16 @@ class LookingReader(DatasetReader):
         with self._guard(task):
             return super().stamp(task, subjects, fewshot=fewshot)
 
-    def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> dict[str, list[Row]]:
-        """Return the rows of one subject by split."""
+    def rows(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> Iterator[tuple[str, Row]]:
+        """Read the rows of one subject, each with its split. All are held at once, since the network is shut while they are read."""
         with self._guard(type(task)):
             if not self._fetches and isinstance(task, AdapterTask) and not any(task.BENCHMARK.splits(subject, fewshot=fewshot)):
                 raise FarError("")  # its package brings them, and may fetch them
             try:
-                return super().read(task, subject, fewshot=fewshot, limit=limit)
+                found = list(super().rows(task, subject, fewshot=fewshot, limit=limit))
             except UnreadAssetError as error:
                 raise FarError(str(error)) from error
+        yield from found
 
     def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
         """Check whether the dataset exists, without reading a row."""

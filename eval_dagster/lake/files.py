@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import APPENDED, require_sound
-from eval_dagster.lake.format.parquet_files import FileInfo, is_name, new_name, parquet_files, read_info, time_of, write_parquet
+from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, is_name, new_name, parquet_files, read_info, time_of, write_parquet
 from eval_dagster.lake.remote.mirror import mirror_in
 from eval_dagster.lake.tables.rows import to_table
 from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
@@ -113,13 +113,13 @@ class Lake:
             raise LakeError(f"there are no {table} of {partition} yet; materialize the asset {asset} for this partition first")
         return found
 
-    def write(self, table: str, rows: pa.Table, *, eval_name: str, model: str | None = None, info: FileInfo) -> LakeFile:
+    def write(self, table: str, rows: pa.Table | TableParts, *, eval_name: str, model: str | None = None, info: FileInfo) -> LakeFile:
         """Write a new materialization of a partition. It becomes current once the whole file is written."""
         path = self.folder(table, eval_name, model) / new_name(info.run_id, datetime.fromisoformat(info.materialized_at))
         self.add(path, rows, info)
         return LakeFile(path=path, info=info)
 
-    def add(self, path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
+    def add(self, path: Path, rows: pa.Table | TableParts, info: FileInfo | None = None) -> None:
         """Write a file of this lake."""
         if self.mirror is None:
             write_parquet(path, rows, info)

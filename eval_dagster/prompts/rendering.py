@@ -5,8 +5,7 @@ A sample that cannot be sent to a model has an error of its own and does not aff
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
-from random import Random
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eval_dagster.config.models import GenerationConfig
@@ -14,7 +13,7 @@ from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, EndedError, EvalDagsterError, RowError, SampleError, WholeEvalError, described
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, verbatim
-from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
+from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample, settings_fields
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, Formatter
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, RenderSettings
@@ -178,8 +177,7 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
     task.formatter = how.formatter
     task.examples_used.clear()
     task.draw_examples = draw
-    task.rnd = Random(f"{how.seed}/{sample.sample_id}")  # noqa: S311
-    task.examples_rnd = Random(draw_seed(sample, fewshot_seed, how.sets))  # noqa: S311
+    task.seed_random(f"{how.seed}/{sample.sample_id}", draw_seed(sample, fewshot_seed, how.sets))
     if pool is not None and task.FEWSHOT_SPLIT and type(task)._sample_fewshot_examples is not BaseTask._sample_fewshot_examples:
         others = pool.without(sample)
         task.dataset = {task.FEWSHOT_SPLIT: [TaskRow(each) for each in others]}
@@ -340,7 +338,7 @@ def _identity(request: Request) -> dict[str, Any]:
     # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
     identity = {name: value for name, value in vars(request).items() if name != "request_id" and value not in ("", None, False, ())}
     if request.generation is not None:
-        identity["generation"] = asdict(request.generation)
+        identity["generation"] = settings_fields(request.generation)
     if request.messages is not None:
         identity["messages"] = [[message.role, message.content] for message in request.messages]
     identity["images"] = [stable_hash(image.hex()) for image in request.images]

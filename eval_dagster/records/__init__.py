@@ -12,7 +12,7 @@ from eval_dagster.records.answers import (
     Score,
     Status,
 )
-from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport
+from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport, settings_fields
 from eval_dagster.records.samples import DatasetSource, Grammar, Message, MetricContext, ResponseType, Role, Row, Sample, TaskSample
 
 __all__ = [
@@ -39,4 +39,5 @@ __all__ = [
     "ServerReport",
     "Status",
     "TaskSample",
+    "settings_fields",
 ]

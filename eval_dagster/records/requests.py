@@ -1,8 +1,8 @@
 """Requests to a model, and its answers."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from eval_dagster.records.samples import Grammar, Message
@@ -25,6 +25,21 @@ class GenerationSettings:
     """Texts to generate from the prompt; more than one needs a temperature above 0."""
     seed: int = 0
     grammar: Grammar | None = None
+
+
+_known_fields: dict[str, dict[str, Any]] = {}
+"""The fields of settings by their texts. Nearly all prompts of an eval have the same settings."""
+_MOST_KNOWN = 256
+
+
+def settings_fields(settings: GenerationSettings) -> Mapping[str, Any]:
+    """The fields of settings as JSON has them, for reading alone."""
+    text = repr(settings)  # equal values of other types, such as 0 and 0.0, are other texts in JSON
+    if text not in _known_fields:
+        if len(_known_fields) >= _MOST_KNOWN:
+            _known_fields.clear()
+        _known_fields[text] = asdict(settings)
+    return _known_fields[text]
 
 
 @dataclass(frozen=True, kw_only=True)

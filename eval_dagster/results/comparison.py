@@ -17,7 +17,7 @@ from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.results.paired_scores import PairedScores, answers_blank, answers_cut_off
 from eval_dagster.results.samples import answer_text, explanation_of
-from eval_dagster.stages.partition import mixed_words
+from eval_dagster.stages.answer_counts import mixed_words
 from eval_dagster.statistics.paired import ALPHA, Comparison, compare_corpora, compare_items, compare_means
 
 Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "budget", "format", "mixed answers", "mixed baseline"]

@@ -26,12 +26,15 @@ _Piece = tuple[str, str]
 class AnswerProgress:
     """Reports answers as they come: `with AnswerProgress(...) as progress: progress.count(request)`."""
 
-    def __init__(self, reporter: Reporter, model: str, loaded: Model, requests: Sequence[Request], evals: Mapping[str, str]):
-        """`evals` maps a request's id to its eval."""
+    def __init__(
+        self, reporter: Reporter, model: str, loaded: Model, requests: Sequence[Request], evals: Mapping[str, str], part: str = ""
+    ) -> None:
+        """`evals` maps a request's id to its eval. `part` says which part of all requests these are; empty for all."""
         self._reporter = reporter
         self._model = model
         self._loaded = loaded
         self._evals = evals
+        self._part = f", {part}" if part else ""
         self._left = Counter(self._piece(request) for request in requests)
         self._totals = dict(self._left)
         self._open: dict[_Piece, tuple[AbstractContextManager[Advance], Advance]] = {}
@@ -79,7 +82,7 @@ class AnswerProgress:
         if len(pieces) == 1:
             self._begin(pieces[0])
         else:
-            title = f"{_VERBS[kind]} {self._model}, first answer of {len(pieces)} evals"
+            title = f"{_VERBS[kind]} {self._model}, first answer of {len(pieces)} evals{self._part}"
             self._waiting = _entered(self._reporter.track(title, total=1, unit="answer"))
 
     def _begin(self, piece: _Piece) -> None:
@@ -98,7 +101,7 @@ class AnswerProgress:
 
         self._open[piece] = _entered(
             self._reporter.track(
-                f"{_VERBS[kind]} {eval_name} {self._model}",
+                f"{_VERBS[kind]} {eval_name} {self._model}{self._part}",
                 total=self._totals[piece],
                 unit="requests",
                 work=work,

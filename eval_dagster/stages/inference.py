@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from random import Random
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,7 +18,7 @@ import psutil
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError, NotEvaluatedError
 from eval_dagster.lake.answers.claims import Claim
 from eval_dagster.lake.answers.responses import ResponseCache, ResponseFlusher
-from eval_dagster.lake.format.parquet_files import read_table
+from eval_dagster.lake.format.parquet_files import read_rows_at
 from eval_dagster.lake.tables.columns import Answer, PromptRow
 from eval_dagster.lake.tables.rows import answer_row, request_of
 from eval_dagster.models.base import Known, Look, Model, ModelHandle
@@ -53,8 +54,10 @@ def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, rep
         for name in _drawn(evals, _EVALS, run_id):
             prompts = Partition(project=project, eval_name=name, model=model, run_id=run_id).current("rendered_prompts")
             if prompts is not None:
-                table = read_table(prompts.path)
-                rows += table.take(_drawn(range(len(table)), _REQUESTS, run_id)).to_pylist()
+                count = int(prompts.info.counts["prompts"])
+                drawn = Random(stable_hash([run_id, name]))  # noqa: S311 - no secret
+                places = drawn.sample(range(count), min(count, _REQUESTS))
+                rows += read_rows_at(prompts.path, places).values()
         chosen = {row["request_id"]: row for row in rows if row["error"] is None}
         found = ResponseCache(project.lake, handle.version()).find(list(chosen))
         return [(request_of(chosen[name]), found[name]) for name in _drawn([name for name in chosen if name in found], _REQUESTS, run_id)]
@@ -165,11 +168,11 @@ class ModelRun:
     """
 
     answers: dict[str, Answer] = field(default_factory=dict)
-    """Rows of the response cache by request id."""
+    """Rows of the response cache by request id, of the last requests."""
     found: dict[str, Answer] = field(default_factory=dict)
-    """Rows of the response cache by request id, stored by other processes before this run asked."""
+    """Rows of the response cache by request id, stored by other processes before this run asked the last requests."""
     owners: Mapping[str, str] = field(default_factory=dict)
-    """The eval of each request, by the request's id."""
+    """The eval of each of the last requests, by the request's id."""
     failure: str | None = None
     """The reason that some requests have no answer."""
     is_limited: bool = False
@@ -232,50 +235,60 @@ class AskedModel:
 
 
 def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str], reporter: Reporter) -> ModelRun:
-    """Load a model and send it requests. Final answers are flushed to the cache, even if the call is interrupted.
-
-    A request that another process is asking is not sent. This run waits for the answer, and sends the requests that the other process
-    leaves. `evals` maps each request's id to its eval. `reporter` uses it to show the progress of loading and answers.
-    """
-    run = ModelRun(owners=evals)
-    sender = _Sender(model, run, reporter)
-    left = {request.request_id: request for request in requests}
-    while left:
-        with model.cache.claimed(left.keys(), model.run_id) as claim:
-            run.found |= claim.known
-            if claim.requests:
-                sender.send([request for name, request in left.items() if name in claim.requests], claim)
-        done = claim.known.keys() | (run.answers.keys() if claim.is_lost() else claim.requests)
-        left = {name: request for name, request in left.items() if name not in done}
-        if run.failure is not None:
-            break
-        if claim.others and not claim.requests:
-            holders = " and ".join(sorted(other.holder for other in claim.others))
-            count = len({name for other in claim.others for name in other.requests} - claim.known.keys())
-            reporter.note(f"{model.name}: {count} requests are already being asked by {holders}; this run waits for the answers")
-            with reporter.track(f"wait for the answers of {model.name}", total=1, unit="claim") as advance:
-                while all(other.is_held() for other in claim.others):
-                    time.sleep(_WAIT_S)
-                advance()
-    sender.end()
-    return run
+    """Load a model and send it requests at once, as `Asker` does."""
+    asker = Asker(model, reporter)
+    asker.ask(requests, evals)
+    asker.end()
+    return asker.run
 
 
-class _Sender:
-    """Sends requests of a run to a model, which is loaded when the first ones are sent."""
+class Asker:
+    """Asks a model requests in one or several parts. The model is loaded when the first ones are sent."""
 
-    def __init__(self, model: AskedModel, run: ModelRun, reporter: Reporter) -> None:
+    def __init__(self, model: AskedModel, reporter: Reporter) -> None:
+        """`reporter` shows the progress of loading and answers."""
+        self.run = ModelRun()
+        """The call of the model, with the answers of the last part."""
         self._model = model
-        self._run = run
         self._reporter = reporter
         self._loaded: Model | None = None
         self._requests = 0
         self._seconds = 0.0
         self._memory: PeakMemory | None = None
 
-    def send(self, requests: Sequence[Request], claim: Claim) -> None:
+    def ask(self, requests: Sequence[Request], evals: Mapping[str, str], part: str = "") -> None:
+        """Send requests, unless the model has failed before. Final answers are flushed to the cache, even if the call is interrupted.
+
+        A request that another process is asking is not sent. This run waits for the answer, and sends the requests that the other process
+        leaves.
+
+        Args:
+            requests: The requests.
+            evals: From the id of each request to its eval.
+            part: Which part of all requests these are, in words.
+        """
+        run, model, reporter = self.run, self._model, self._reporter
+        run.answers, run.found, run.owners = {}, {}, evals
+        left = {request.request_id: request for request in requests}
+        while left and run.failure is None:
+            with model.cache.claimed(left.keys(), model.run_id) as claim:
+                run.found |= claim.known
+                if claim.requests:
+                    self._send([request for name, request in left.items() if name in claim.requests], claim, part)
+            done = claim.known.keys() | (run.answers.keys() if claim.is_lost() else claim.requests)
+            left = {name: request for name, request in left.items() if name not in done}
+            if run.failure is None and claim.others and not claim.requests:
+                holders = " and ".join(sorted(other.holder for other in claim.others))
+                count = len({name for other in claim.others for name in other.requests} - claim.known.keys())
+                reporter.note(f"{model.name}: {count} requests are already being asked by {holders}; this run waits for the answers")
+                with reporter.track(f"wait for the answers of {model.name}", total=1, unit="claim") as advance:
+                    while all(other.is_held() for other in claim.others):
+                        time.sleep(_WAIT_S)
+                    advance()
+
+    def _send(self, requests: Sequence[Request], claim: Claim, part: str) -> None:
         """Send requests while their claim is not lost. If the model fails, the run gets the reason."""
-        run, model, reporter = self._run, self._model, self._reporter
+        run, model, reporter = self.run, self._model, self._reporter
         code = f"the model {model.name}"
         try:
             with calling(code, is_limited=False):
@@ -299,7 +312,7 @@ class _Sender:
                 memory,
                 ResponseFlusher(model.cache, model.run_id, back_up=claim.back_up) as flusher,
                 use_reporter(reporter),
-                AnswerProgress(reporter, model.name, loaded, requests, run.owners) as progress,
+                AnswerProgress(reporter, model.name, loaded, requests, run.owners, part) as progress,
                 late_interruption(loaded, reporter),
                 closing(_timed(loaded, requests)) as answers,
             ):
@@ -324,7 +337,7 @@ class _Sender:
 
     def end(self) -> None:
         """Give the run its figures and notes. A run with a failed model has none."""
-        run, loaded, model = self._run, self._loaded, self._model
+        run, loaded, model = self.run, self._loaded, self._model
         if loaded is None or self._memory is None or (run.failure is not None and not run.is_limited):
             return
         usages = [usage for usage in loaded.usage() if usage.requests]

@@ -26,10 +26,11 @@ from eval_dagster.stages.answer_checks import (
     Earlier,
     answer_findings,
 )
+from eval_dagster.stages.answer_counts import mixed_words, stored_mixed_counts
 from eval_dagster.stages.answer_figures import ServerState, checked_answers, server_states, with_answer_figures
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_findings
 from eval_dagster.stages.outputs import require_outputs
-from eval_dagster.stages.partition import Partition, Plan, StageResult, mixed_words, stored_mixed_counts
+from eval_dagster.stages.partition import Partition, Plan, StageResult
 from eval_dagster.stages.scores import headline, metric_versions
 from eval_dagster.tasks.variants import DEFAULT
 from eval_dagster.texts.figures import interval

@@ -1,7 +1,7 @@
 """A partition of eval and model: its files, how a stage decides whether to make the next file and writes it, and what comes of it."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,17 +13,15 @@ import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError, RequirementError
 from eval_dagster.lake.files import Lake, LakeFile, table_of
-from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
-from eval_dagster.lake.tables.columns import AnswerRow, ResponseRow, ScoreRow
+from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, read_head, read_rows
+from eval_dagster.lake.tables.columns import ResponseRow, ScoreRow
 from eval_dagster.project import Project, TaskClass
 from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
+from eval_dagster.stages.stage_table import StageTable
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.texts.figures import counted
-from eval_dagster.versions.hashes import ListHash
 
 log = logging.getLogger(__name__)
-_BATCH = 10_000
-"""Rows that are held at once on their way to a table."""
 _SAMPLES = 5
 _MOST_METRICS = 20
 """Rows of `scores` per sample that are searched for the headline metric."""
@@ -38,9 +36,6 @@ STAGES: Mapping[str, str] = {
 _MOST_KINDS = 3
 _MOST_CHARACTERS = 400
 """Maximum characters of an error, because an exception may quote a whole text. The relation `errors` has the full text."""
-_COLUMNS = {"answering_models": "served_model", "server_states": "server_fingerprint"}
-"""Counts of a file, and the columns of `responses` whose distinct values they count."""
-_NAMES = {"answering_models": "models", "server_states": "states of the server"}
 
 
 def answer_text(response: ResponseRow, choices: list[str] | None) -> str | None:
@@ -167,25 +162,6 @@ def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:
     return f"{partition_key(eval_name, model)}: {which} an error and no score: {reasons}"
 
 
-def mixed_counts(rows: Iterable[AnswerRow]) -> dict[str, float]:
-    """How many models and how many states of a server gave the rows of `responses`. A single one is left out."""
-    rows = list(rows)
-    seen = {name: {row.get(column) for row in rows} - {None} for name, column in _COLUMNS.items()}
-    return {name: len(found) for name, found in seen.items() if len(found) > 1}
-
-
-def stored_mixed_counts(counts: Mapping[str, float]) -> dict[str, float]:
-    """The counts of a file that `mixed_counts` made."""
-    return {name: counts[name] for name in _COLUMNS if counts.get(name)}
-
-
-def mixed_words(counts: Mapping[str, float], *, with_columns: bool = False) -> str | None:
-    """The counts of a file in words, such as `2 models and 3 states of the server`. Null for one model in one state."""
-    found = stored_mixed_counts(counts)
-    columns = {name: f" (`{_COLUMNS[name]}`)" if with_columns else "" for name in found}
-    return " and ".join(f"{count:g} {_NAMES[name]}{columns[name]}" for name, count in found.items()) or None
-
-
 def require_execution(project: Project, eval_name: str) -> None:
     """Raise `RequirementError` if an eval's metrics run code, and the project forbids it or the machine cannot isolate it."""
     names = [metric.NAME for metric in project.task(eval_name).METRICS if metric.EXECUTES_CODE]
@@ -283,54 +259,21 @@ class Partition:
         """The time of the next file of a stage."""
         return self.project.lake.next_time(STAGES[stage], self.eval_name, self.model)
 
+    def table(self, stage: str, content: Sequence[str] = ()) -> StageTable:
+        """A table for the rows of a stage, without a row. `content` are the columns that its version covers."""
+        return StageTable(STAGES[stage], self.project.lake.home, content)
+
     def write(self, stage: str, rows: Sequence[Mapping[str, object]], info: FileInfo) -> LakeFile:
         """Write the rows of a stage as its current file."""
         return self.write_table(stage, table_of(STAGES[stage], rows), info)
 
-    def write_table(self, stage: str, rows: pa.Table, info: FileInfo) -> LakeFile:
+    def write_table(self, stage: str, rows: pa.Table | TableParts, info: FileInfo) -> LakeFile:
         """Write the rows of a stage, which have the columns of its table, as its current file."""
         return self.project.lake.write(STAGES[stage], rows, eval_name=self.eval_name, model=self.model, info=info)
 
     def result(self, stage: str, file: LakeFile, *, cached: bool, **shown: Any) -> StageResult:
         """The result of a stage: its current file, and the fields of `StageResult` that are shown with it."""
         return StageResult(stage=stage, eval_name=self.eval_name, model=self.model, file=file, cached=cached, **shown)
-
-
-class StageTable:
-    """The rows of a stage as they come: a table, which takes less memory than rows, and their version."""
-
-    def __init__(self, stage: str, content: Sequence[str] = ()) -> None:
-        """Begin with no row. `content` are the columns that the version covers."""
-        self._name = STAGES[stage]
-        self._content = content
-        self._version = ListHash()
-        self._rows: list[Mapping[str, object]] = []
-        self._batches: list[pa.Table] = []
-
-    def add(self, row: Mapping[str, object]) -> None:
-        """Add the next row."""
-        if self._content:
-            self._version.add([row[name] for name in self._content])
-        self._rows.append(row)
-        if len(self._rows) >= _BATCH:
-            self._to_batch()
-
-    def table(self, **constants: str) -> pa.Table:
-        """All rows so far. `constants` are the values of columns that are the same in all rows, and known at the end alone."""
-        self._to_batch()
-        table = pa.concat_tables(self._batches)
-        for name, value in constants.items():
-            place, field = table.schema.get_field_index(name), table.schema.field(name)
-            table = table.set_column(place, field, pa.repeat(pa.scalar(value, field.type), table.num_rows))
-        return table
-
-    def version(self) -> str:
-        """The version of all rows so far: the hash of the list of their contents."""
-        return self._version.value()
-
-    def _to_batch(self) -> None:
-        self._batches.append(table_of(self._name, self._rows))
-        self._rows = []
 
 
 def sound_current(lake: Lake, table: str, eval_name: str, model: str | None = None) -> LakeFile | None:

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-import pyarrow as pa
-
 from eval_dagster.errors import DataError, UsageError, WholeEvalError
-from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
+from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, read_head, read_rows
 from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.progress.reporting import following, making
@@ -21,7 +19,7 @@ from eval_dagster.prompts.row_sample import RowSample
 from eval_dagster.records import Finding, Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageResult, StageTable, require_execution
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageResult, require_execution
 from eval_dagster.stages.snapshot import expected_samples, stored_samples
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
@@ -66,7 +64,7 @@ def materialize_prompts(partition: Partition) -> StageResult:
             made_of=plan.made_of,
             notes={FINDINGS_NOTE: findings_note(made.findings)},
         )
-        current = partition.write_table(_STAGE, made.table, info)
+        current = partition.write_table(_STAGE, made.rows, info)
     warnings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
     if current.info.counts.get("repeated_names"):
         words = shared_names(_named(read_rows(current.path, ["sample_name", "source_id"])))
@@ -80,7 +78,7 @@ def materialize_prompts(partition: Partition) -> StageResult:
 class _Made:
     """The prompts of an eval for a model, as they are stored."""
 
-    table: pa.Table
+    rows: TableParts
     asked: AskedPrompts
     counts: Mapping[str, float]
     findings: Sequence[Finding]
@@ -89,7 +87,7 @@ class _Made:
 def _made(partition: Partition, rendering: Rendering) -> _Made:
     """Render all prompts. Few are held at once. Raises as `render_samples`."""
     project, eval_name, num_fewshot = partition.project, partition.eval_name, rendering.num_fewshot
-    rows, looked_at, version, counts = StageTable(_STAGE), RowSample(num_fewshot=num_fewshot), _Version(), Counter[str]()
+    rows, looked_at, version, counts = partition.table(_STAGE), RowSample(num_fewshot=num_fewshot), _Version(), Counter[str]()
     source_of: dict[str, str] = {}
     repeated: set[str] = set()
     expected = expected_samples(project, eval_name) * (1 + len(rendering.others))
@@ -112,7 +110,7 @@ def _made(partition: Partition, rendering: Rendering) -> _Made:
             looked_at.add(prompt)
     asked, always = version.asked(), ("prompts", "errors", "choices")
     return _Made(
-        table=rows.table(prompt_version=asked.version),
+        rows=rows.rows(prompt_version=asked.version),
         asked=asked,
         counts={
             **{name: counts[name] for name in always},

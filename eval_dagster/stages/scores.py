@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError, described
 from eval_dagster.lake.files import LakeFile
@@ -40,18 +39,17 @@ from eval_dagster.progress.reporting import following, making
 from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, ItemScore, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.stages.answer_counts import stored_mixed_counts
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import (
     AskedPrompts,
     Partition,
     Plan,
     StageResult,
-    StageTable,
     allowed_execution,
     error_warning,
     preview_samples,
     require_execution,
-    stored_mixed_counts,
 )
 from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
 from eval_dagster.tasks.base import BaseTask
@@ -178,33 +176,49 @@ def materialize_scores(partition: Partition) -> StageResult:
         making(_STAGE, partition.eval_name, partition.model)
         require_execution(project, partition.eval_name)
         with allowed_execution(project):
-            made, retryable = StageTable(_STAGE, _CONTENT), set[str]()
+            made, seen = partition.table(_STAGE, _CONTENT), _Seen()
             for row in _score_rows(partition, prompts, outputs):
                 made.add(row)
-                if row["retryable"]:
-                    retryable.add(row["sample_id"])
-        rows = made.table()
-        errors = rows.filter(pc.is_valid(rows["error"]))
+                seen.add(row)
         info = FileInfo(
             fingerprint=plan.fingerprint,
             version=made.version(),
             run_id=partition.run_id,
             materialized_at=partition.next_time(_STAGE),
             inputs={"model_outputs": outputs.info.version, "metrics": plan.made_of["metric"], **outputs.info.inputs},
-            counts={
-                "scores": len(rows),
-                "samples": pc.count_distinct(rows["sample_id"]).as_py(),
-                "errors": pc.count_distinct(errors["sample_id"]).as_py(),
-                "retryable_errors": len(retryable),
-                **stored_mixed_counts(outputs.info.counts),
-            },
+            counts={**seen.counts(), **stored_mixed_counts(outputs.info.counts)},
             made_of=plan.made_of,
         )
-        current = partition.write_table(_STAGE, rows, info)
+        current = partition.write_table(_STAGE, made.rows(), info)
     warning = error_warning(partition.eval_name, partition.model, current)
     read_preview = partial(preview_samples, prompts, outputs, current, headline(task).NAME)
     cached = plan.fresh is not None
     return partition.result(_STAGE, current, cached=cached, read_preview=read_preview, warnings=[warning] if warning else [])
+
+
+class _Seen:
+    """Counts scores that come one after the other, and their samples. Scores of one row of the dataset come together."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(("scores", "samples", "errors", "retryable_errors"), 0)
+        self._source: tuple[str, str | None] | None = None
+        self._samples: dict[str, set[str]] = {}
+        """The samples of the source by the names of their counts."""
+
+    def add(self, row: "_ScoreOfRun") -> None:
+        """Count the next score."""
+        source = row["source_id"], row["variant"]
+        if source != self._source:
+            self._source, self._samples = source, {"samples": set(), "errors": set(), "retryable_errors": set()}
+        self._counts["scores"] += 1
+        for name, is_one in (("samples", True), ("errors", row["error"] is not None), ("retryable_errors", row["retryable"])):
+            if is_one and row["sample_id"] not in self._samples[name]:
+                self._samples[name].add(row["sample_id"])
+                self._counts[name] += 1
+
+    def counts(self) -> dict[str, int]:
+        """The number of scores, and of samples with any, with an error, and with an error that may pass."""
+        return dict(self._counts)
 
 
 def plan_scores(partition: Partition, prompts: AskedPrompts, outputs_version: str) -> Plan:

@@ -1,14 +1,14 @@
 """Stage `dataset_snapshot`: the rows of an eval as they were read, named by their content."""
 
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from eval_dagster.datasets.reader import DatasetReader, reads_in_part
 from eval_dagster.errors import DataError
-from eval_dagster.lake.files import LakeFile, table_of
+from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_head, read_rows
 from eval_dagster.lake.tables.columns import SampleRow
 from eval_dagster.lake.tables.rows import sample_of, sample_row
@@ -16,9 +16,10 @@ from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.partition import Plan, StageResult, sound_current
+from eval_dagster.stages.stage_table import StageTable
 from eval_dagster.tasks.base import BaseTask, subject_name
-from eval_dagster.tasks.samples import build_samples
-from eval_dagster.versions.hashes import code_version, stable_hash
+from eval_dagster.tasks.samples import samples_of
+from eval_dagster.versions.hashes import ListHash, code_version, stable_hash
 
 _PREVIEW = ("row", "subject", "split", "sample_id")
 _BATCH = 10_000
@@ -41,24 +42,24 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
         current = plan.fresh
         if current is None:
             making("dataset_snapshot", eval_name)
-            samples = _read(project, eval_name)
-            task, version = project.task(eval_name), _version(samples)
-            source = project.reader.source(task)
-            rows = [sample_row(eval_name, sample, source, version) for sample in samples]
+            task = project.task(eval_name)
+            source, counts = project.reader.source(task), Counter[str]()
+            rows, version, subjects = StageTable("samples", project.lake.home), _Version(), set[str]()
+            for sample in _read(project, eval_name):
+                rows.add(sample_row(eval_name, sample, source, ""))
+                version.add(sample)
+                counts.update(rows=1, samples=int(sample.split == task.SAMPLE_SPLIT))
+                subjects.add(sample.subject)
             info = FileInfo(
                 fingerprint=plan.fingerprint,
-                version=version,
+                version=version.value(),
                 run_id=run_id,
                 materialized_at=project.lake.next_time("samples", eval_name),
                 inputs={"dataset": f"{source.path}@{source.revision}" if source.revision else source.path},
-                counts={
-                    "rows": len(rows),
-                    "samples": sum(sample.split == task.SAMPLE_SPLIT for sample in samples),
-                    "subjects": len({sample.subject for sample in samples}),
-                },
+                counts={**counts, "subjects": len(subjects)},
                 made_of=plan.made_of,
             )
-            current = project.lake.write("samples", table_of("samples", rows), eval_name=eval_name, info=info)
+            current = project.lake.write("samples", rows.rows(dataset_version=info.version), eval_name=eval_name, info=info)
     cached = plan.fresh is not None
     return StageResult(
         stage="dataset_snapshot",
@@ -99,41 +100,63 @@ def _limit(project: Project, eval_name: str) -> list[int]:
 
 def rows_now(project: Project, eval_name: str) -> tuple[list[Sample], str]:
     """The current samples of the dataset, and the version of a snapshot of them. Nothing is written."""
-    samples = _read(project, eval_name)
-    return samples, _version(samples)
+    samples, version = list(_read(project, eval_name)), _Version()
+    for sample in samples:
+        version.add(sample)
+    return samples, version.value()
 
 
-def _read(project: Project, eval_name: str) -> list[Sample]:
+def _read(project: Project, eval_name: str) -> Iterator[Sample]:
+    """Read the samples of the dataset. Raises `DataError` for one that is empty or lacks the task's names, after the last sample."""
     task_class, num_fewshot = project.task(eval_name), project.num_fewshot(eval_name)
-    task = task_class(num_fewshot=num_fewshot)
-    samples: list[Sample] = []
-    for subject in project.subjects(eval_name):
-        rows = project.reader.read(task, subject, fewshot=num_fewshot > 0, limit=next(iter(_limit(project, eval_name)), None))
-        if not rows.get(task_class.SAMPLE_SPLIT):
-            raise DataError(
-                f"eval {eval_name}: the split {task_class.SAMPLE_SPLIT!r} of {task_class.DATASET_PATH} "
-                f"(subject {subject_name(subject)!r}) is empty; expected at least one row"
-            )
-        samples += build_samples(rows, subject_name(subject), task_class.ID_FIELD)
-    check_names(f"eval {eval_name}", task, samples)
-    return samples
+    task, limit = task_class(num_fewshot=num_fewshot), next(iter(_limit(project, eval_name)), None)
+
+    def read() -> Iterator[Sample]:
+        for subject in project.subjects(eval_name):
+            is_empty = True
+            rows = project.reader.rows(task, subject, fewshot=num_fewshot > 0, limit=limit)
+            for sample in samples_of(rows, subject_name(subject), task_class.ID_FIELD):
+                is_empty = is_empty and sample.split != task_class.SAMPLE_SPLIT
+                yield sample
+            if is_empty:
+                raise DataError(
+                    f"eval {eval_name}: the split {task_class.SAMPLE_SPLIT!r} of {task_class.DATASET_PATH} "
+                    f"(subject {subject_name(subject)!r}) is empty; expected at least one row"
+                )
+
+    yield from names_checked(f"eval {eval_name}", task, read())
 
 
-def check_names(what: str, task: BaseTask[Any], samples: Sequence[Sample]) -> None:
-    """Check that the field of the task's `ID_FIELD` exists.
+def names_checked(what: str, task: BaseTask[Any], samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Pass on samples, and check that the field of the task's `ID_FIELD` exists.
 
     Raises:
-        DataError: No row of the evaluated split has it.
+        DataError: After the last sample, if no row of the evaluated split has it.
     """
-    field, asked = task.ID_FIELD, [each.row for each in samples if each.split == task.SAMPLE_SPLIT]
-    if field is not None and not any(field in row for row in asked):
+    field, is_there, first = task.ID_FIELD, False, None
+    for sample in samples:
+        if sample.split == task.SAMPLE_SPLIT:
+            first, is_there = first or sample, is_there or field in sample.row
+        yield sample
+    if field is not None and first is not None and not is_there:
         raise DataError(
-            f"{what}: no row has the field {field!r} of the task's ID_FIELD; the rows have: {', '.join(asked[0])}; name one of them"
+            f"{what}: no row has the field {field!r} of the task's ID_FIELD; the rows have: {', '.join(first.row)}; name one of them"
         )
 
 
-def _version(samples: Sequence[Sample]) -> str:
-    return stable_hash([[sample.sample_id, sample.subject, sample.split, sample.row_index] for sample in samples])
+class _Version:
+    """The version of samples that come one after the other."""
+
+    def __init__(self) -> None:
+        self._hash = ListHash()
+
+    def add(self, sample: Sample) -> None:
+        """Add the next sample."""
+        self._hash.add([sample.sample_id, sample.subject, sample.split, sample.row_index])
+
+    def value(self) -> str:
+        """The version of the samples so far."""
+        return self._hash.value()
 
 
 class SnapshotSamples(Mapping[str, Sample]):

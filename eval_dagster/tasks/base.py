@@ -154,17 +154,37 @@ class BaseTask(Generic[SubjectType]):
         self.max_tokens: int | None = self.MAX_TOKENS
         self.dataset: Mapping[str, Sequence[Row]] = {}
         """Rows by split. While a prompt is made: the few-shot split of the subject, without the row of the question and its duplicates."""
-        self.rnd = Random(0)  # noqa: S311
-        """A random generator. Its seed for each row is the eval's seed and the row; while examples are chosen and written, it is their set;
-        while rows are compared, it is constant."""
-        self.examples_rnd = Random(0)  # noqa: S311
-        """The generator that replaces `rnd` while examples are chosen and written, so that prompts with the same examples begin equally."""
+        self.seed_random(0, 0)
         self.draw_examples: Callable[[Row], list[Row]] | None = None
         """Set by the pipeline: draws `num_fewshot` examples for a row by the eval's strategy."""
         self.formatter: Formatter | None = None
         """Set by the pipeline: writes messages as the text that the model reads. A task needs it only to give a whole `prompt`."""
         self.examples_used: list[Row] = []
         """The examples of the latest prompt."""
+
+    def seed_random(self, seed: int | str, examples_seed: int | str) -> None:
+        """Replace `rnd` and `examples_rnd`. They are made when they are used, since most tasks use none, and a seed takes long."""
+        self._rnd: Random | int | str = seed
+        self._examples_rnd: Random | int | str = examples_seed
+
+    @property
+    def rnd(self) -> Random:
+        """A random generator. Its seed for each row is the eval's seed and the row; while examples are chosen and written, it is their set;
+        while rows are compared, it is constant."""
+        if not isinstance(self._rnd, Random):
+            self._rnd = Random(self._rnd)  # noqa: S311
+        return self._rnd
+
+    @rnd.setter
+    def rnd(self, generator: Random) -> None:
+        self._rnd = generator
+
+    @property
+    def examples_rnd(self) -> Random:
+        """The generator that replaces `rnd` while examples are chosen and written, so that prompts with the same examples begin equally."""
+        if not isinstance(self._examples_rnd, Random):
+            self._examples_rnd = Random(self._examples_rnd)  # noqa: S311
+        return self._examples_rnd
 
     @classmethod
     def customary(cls) -> Self:
@@ -216,11 +236,11 @@ class BaseTask(Generic[SubjectType]):
     @contextmanager
     def comparing(self) -> Iterator[None]:
         """Within the block, `rnd` is a new generator with a constant seed. The old one goes on after it."""
-        own, self.rnd = self.rnd, Random(0)  # noqa: S311
+        own, self._rnd = self._rnd, 0
         try:
             yield
         finally:
-            self.rnd = own
+            self._rnd = own
 
     def is_example(self, item: Row) -> bool:
         """Whether a row can be an example."""

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -22,6 +22,7 @@ from eval_dagster.records import GenerationSettings, Message, MetricContext, Row
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.texts.visible_text import is_storable, storable
 from eval_dagster.versions.hashes import stable_hash
+from eval_dagster.versions.seen_ids import SeenIds
 
 _PNG = "png;base64"
 _BYTES = "bytes;base64"
@@ -45,15 +46,20 @@ class WrittenRow(Row):
     """The fields as each would be read alone."""
 
 
-def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_field: str | None = None) -> list[Sample]:
-    """Name the rows of one subject, split after split.
+def build_samples(rows_by_split: Mapping[str, Iterable[Row]], subject: Any, id_field: str | None = None) -> list[Sample]:
+    """Name the rows of one subject, split after split. Arguments and errors are as in `samples_of`."""
+    return list(samples_of(((split, row) for split, rows in rows_by_split.items() for row in rows), subject, id_field))
+
+
+def samples_of(rows: Iterable[tuple[str, Row]], subject: Any, id_field: str | None = None) -> Iterator[Sample]:
+    """Name the rows of one subject, which come one after the other, each with its split.
 
     Repeated rows are numbered in the given order. The evaluated split comes first, so that its ids do not depend on a few-shot split. Dates
     and times become ISO 8601 text, decimals text, infinite numbers and NaN null. If a row could not be read, is nested deeper than 100
     levels or holds a number of thousands of digits, a row with the reason replaces it. The reason is the error of its sample.
 
     Args:
-        rows_by_split: Rows by split, as `DatasetReader.read` returns them.
+        rows: The rows with their splits, as `DatasetReader.rows` yields them.
         subject: Their subject; its name is added to every row that has no field `subject`.
         id_field: The field of a row that is its own name. Null, an empty text and a missing field do not count.
 
@@ -61,34 +67,30 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_f
         DataError: A row holds a value that cannot be stored as JSON, such as an object of the task's own class.
     """
     name = subject_name(subject)
-    seen: Counter[str] = Counter()
-    samples = []
-    for split, rows in rows_by_split.items():
-        for index, row in enumerate(rows):
-            place = f"row {index} of split {split!r} (subject {name!r})"
-            try:
-                content = _stored(row, place)
-                content_id = stable_hash(_stored(row.written, place) if isinstance(row, WrittenRow) else content)
-            except RowError as error:
-                content = dict(unreadable(str(error)))
-                content_id = stable_hash(content)
-            sample_id = stable_hash([name, content_id])
-            seen[sample_id] += 1
-            repeat = f"-{seen[sample_id]}" if seen[sample_id] > 1 else ""
-            content.setdefault("subject", name)
-            own = None if id_field is None else content.get(id_field)
-            samples.append(
-                Sample(
-                    sample_id=sample_id + repeat,
-                    content_id=content_id,
-                    subject=name,
-                    split=split,
-                    row_index=index,
-                    row=content,
-                    sample_name=None if own in (None, "") else own if isinstance(own, str) else json.dumps(own, ensure_ascii=False),
-                )
-            )
-    return samples
+    known, counts = SeenIds(), Counter[str]()
+    for split, row in rows:
+        index = counts[split]
+        counts[split] += 1
+        place = f"row {index} of split {split!r} (subject {name!r})"
+        try:
+            content = _stored(row, place)
+            content_id = stable_hash(_stored(row.written, place) if isinstance(row, WrittenRow) else content)
+        except RowError as error:
+            content = dict(unreadable(str(error)))
+            content_id = stable_hash(content)
+        sample_id = stable_hash([name, content_id])
+        times = known.times(sample_id)
+        content.setdefault("subject", name)
+        own = None if id_field is None else content.get(id_field)
+        yield Sample(
+            sample_id=f"{sample_id}-{times}" if times > 1 else sample_id,
+            content_id=content_id,
+            subject=name,
+            split=split,
+            row_index=index,
+            row=content,
+            sample_name=None if own in (None, "") else own if isinstance(own, str) else json.dumps(own, ensure_ascii=False),
+        )
 
 
 class UnreadableRow(Row):

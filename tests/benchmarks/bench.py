@@ -13,6 +13,7 @@ import report
 from around import run_around
 from busy import run_busy
 from continuous import run_continuous
+from scale import run_scale
 from served import run_client, run_level, run_served
 from sides import Row, Setting, run_row
 from transformers import AutoTokenizer
@@ -27,6 +28,7 @@ _OTHERS: dict[str, Callable[..., Row]] = {
     "continuous": run_continuous,
     "overhead": overhead.run_scripted,
     "overhead_model": overhead.run_with_model,
+    "scale": run_scale,
     "served": run_served,
     "served_client": run_client,
     "served_level": run_level,

@@ -27,7 +27,7 @@ from eval_dagster.lake.answers.claims import Claim, HomeClaims, StoreClaims, lin
 from eval_dagster.lake.catalog.catalog import rows_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.damage import damage_named, damages_of, require_sound
-from eval_dagster.lake.format.parquet_files import is_listed, new_name
+from eval_dagster.lake.format.parquet_files import TableParts, is_listed, new_name
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.lake.tables.rows import to_table
 from eval_dagster.lake.tables.schemas import RESPONSE_CACHE
@@ -38,6 +38,11 @@ _MERGE_ABOVE = 24
 _VERSION = re.compile(r"(?!\.)[\w.+-]{1,200}", re.ASCII)
 _ONE_EACH = "qualify row_number() over (partition by request_id order by latency_s, hash(choice_logprobs), hash(text)) = 1"
 """Two processes may have stored an answer to the same request. The choice between them must not depend on the order of the files."""
+_LARGE_BYTES = 16 * 2**20
+"""Size of all files above which the files that hold a request are looked for before they are read."""
+_HOLDING = (
+    "select distinct filename from read_parquet($files, filename = true, hive_partitioning = false) semi join wanted using (request_id)"
+)
 FLUSH_S = 3.0
 _BACK_UP_S = 0.2
 _MOST_ROWS = 200
@@ -176,8 +181,16 @@ class ResponseCache:
             with duckdb.connect() as connection:
                 connection.register("wanted", table)
                 try:
-                    result = connection.execute(query, {"files": list(map(str, files)), "version": self._model_version})
+                    names = list(map(str, files))
+                    if sum(path.stat().st_size for path in files) > _LARGE_BYTES:
+                        connection.execute(_HOLDING, {"files": names})
+                        names = [name for (name,) in connection.fetchall()]
+                    if not names:
+                        return found
+                    result = connection.execute(query, {"files": names, "version": self._model_version})
                     return found | {row["request_id"]: row for row in rows_of(result)}
+                except FileNotFoundError:
+                    continue
                 except duckdb.Error as error:
                     _require_sound(files, again=True)
                     if all(map(is_listed, files)):
@@ -204,12 +217,14 @@ class ResponseCache:
             return
         with self._lake.lock(f"merge-{self._model_version}"):
             files = self._lake.small_files(self.folder)
-            tables = []
-            for file in files:
-                require_sound(file)
-                with damage_named(file):
-                    tables.append(pq.read_table(file, schema=RESPONSE_CACHE))
-            self._lake.add(self.folder / new_name(run_id), pa.concat_tables(tables))
+
+            def read() -> Iterator[pa.Table]:
+                for file in files:
+                    require_sound(file)
+                    with damage_named(file):
+                        yield pq.read_table(file, schema=RESPONSE_CACHE)
+
+            self._lake.add(self.folder / new_name(run_id), TableParts(schema=RESPONSE_CACHE, read=read))
             for file in files:
                 self._lake.delete(file)
 

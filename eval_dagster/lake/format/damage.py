@@ -35,6 +35,8 @@ _FOUND = re.compile(re.escape(_KEY.encode()) + rb"..(.{16})(.{16})", re.DOTALL)
 _END = 8
 """Bytes after the footer: its length (4 bytes) and the letters PAR1."""
 _BLOCK = 8 * 2**20
+_GROUP_ROWS = 50_000
+"""Most rows of a row group. A reader of a few rows reads their groups."""
 PACKS = "packs"
 """The lake's folder for derived files: packs and the index."""
 _CACHE = "response_cache"
@@ -47,13 +49,16 @@ _verified: dict[Path, tuple[list[Any], float]] = {}
 """The stamp of each file that matched its checksums, and the time of the comparison in seconds."""
 
 
-def write_with_checksum(rows: pa.Table, file: IO[bytes], name: str) -> None:
-    """Write rows as a Parquet file with checksums and its name in the lake. `file` must be empty, and open for writing and reading."""
+def write_with_checksum(parts: Iterable[pa.Table], schema: pa.Schema, file: IO[bytes], name: str) -> None:
+    """Write the parts of a table as a Parquet file with checksums and its name in the lake.
+
+    `file` must be empty, and open for writing and reading.
+    """
     # Rows may have been read from a file.
-    kept = {key: value for key, value in (rows.schema.metadata or {}).items() if key != _KEY.encode()}
-    rows = rows.replace_schema_metadata(kept)
-    with pq.ParquetWriter(file, rows.schema, compression="zstd") as writer:
-        writer.write_table(rows)
+    schema = schema.with_metadata({key: value for key, value in (schema.metadata or {}).items() if key != _KEY.encode()})
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for part in parts:
+            writer.write_table(part.replace_schema_metadata(schema.metadata), row_group_size=_GROUP_ROWS)
         writer.add_key_value_metadata({_NAME_KEY: name})
         reserve_checksum(writer)
     enter_checksum(file)

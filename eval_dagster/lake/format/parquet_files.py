@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -31,7 +31,9 @@ MADE_OF_KEY = b"eval_dagster_made_of"
 """The footer key of `FileInfo.made_of`. It is separate because earlier releases cannot read a `FileInfo` with an unknown field."""
 _ABANDONED_S = 3600.0
 _BATCH = 10_000
-"""Rows that are in memory together while a few of a file are looked for."""
+"""Most rows that are in memory together where a file is read row by row."""
+_BATCH_BYTES = 8 * 2**20
+"""Bytes of these rows in the file, before compression."""
 
 
 def is_name(name: str) -> bool:
@@ -101,24 +103,36 @@ class FileInfo:
     """The versions hashed into the fingerprint, by name. Empty in files of earlier releases."""
 
 
-def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TableParts:
+    """The parts of a table that is too large for the memory, one after the other."""
+
+    schema: pa.Schema
+    read: Callable[[], Iterator[pa.Table]]
+    """Begins to read the parts, at least one. They have the schema."""
+
+
+def write_parquet(path: Path, rows: pa.Table | TableParts, info: FileInfo | None = None) -> None:
     """Write under a temporary name, sync, rename. A reader sees the whole file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent)
     # Columns named by folders, such as `eval` (`eval=<name>`), become dictionaries of texts. Arrow and pandas derive that type from the
     # folders, and cannot merge it with plain texts.
     partitions = {part.partition("=")[0] for part in path.parent.parts if "=" in part}
-    for index, column in enumerate(rows.column_names):
-        if column in partitions and pa.types.is_string(rows.schema.field(column).type):
-            rows = rows.set_column(index, column, rows[column].dictionary_encode())
+    texts = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema(
+        [each.with_type(texts) if each.name in partitions and pa.types.is_string(each.type) else each for each in rows.schema],
+        metadata=rows.schema.metadata,
+    )
     if info is not None:
         fields = asdict(info)
         made_of = fields.pop("made_of")
-        rows = rows.replace_schema_metadata({INFO_KEY: json.dumps(fields).encode(), MADE_OF_KEY: json.dumps(made_of).encode()})
+        schema = schema.with_metadata({INFO_KEY: json.dumps(fields).encode(), MADE_OF_KEY: json.dumps(made_of).encode()})
+    parts = rows.read() if isinstance(rows, TableParts) else iter([rows])
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("w+b") as file:
-            write_with_checksum(rows, file, lake_name(path))
+            write_with_checksum((each.cast(schema) for each in parts), schema, file, lake_name(path))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -173,11 +187,18 @@ def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expres
 
 
 def iter_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Read a file row by row, as dictionaries. A few thousand rows are held at once. Raises LakeError if the file is damaged."""
+    """Read a file row by row, as dictionaries. At most a few thousand rows are held at once. Raises LakeError if the file is damaged."""
     require_sound(path)
     with damage_named(path):
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH, columns=columns and list(columns)):
+        file = pq.ParquetFile(path)
+        for batch in file.iter_batches(batch_size=_rows_at_once(file.metadata), columns=columns and list(columns)):
             yield from _rows_of(batch)
+
+
+def _rows_at_once(file: pq.FileMetaData) -> int:
+    size: int = sum(file.row_group(group).total_byte_size for group in range(file.num_row_groups))
+    count: int = file.num_rows
+    return max(min(_BATCH, _BATCH_BYTES * count // max(size, 1)), 1)
 
 
 def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from eval_dagster.records import (
     Role,
     Sample,
     Score,
+    settings_fields,
 )
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.texts.visible_text import is_storable, storable
@@ -74,7 +76,7 @@ def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: 
         "gold": list(prompt.ground_truths),
         "gold_is_list": prompt.truth_is_list,
         "gold_index": list(prompt.gold_indices),
-        "generation": json.dumps(asdict(request.generation)) if request.generation else None,
+        "generation": json.dumps(settings_fields(request.generation)) if request.generation else None,
         "unconditioned_prompt": request.unconditioned_prompt,
         "use_logits": request.use_logits,
         "images": list(request.images) or None,
@@ -120,7 +122,7 @@ def request_of(row: PromptRow) -> Request:
         prompt=row["prompt"],
         has_special_tokens=row["has_special_tokens"],
         choices=None if row["choices"] is None else tuple(row["choices"]),
-        generation=_settings_of(json.loads(row["generation"])) if row["generation"] else None,
+        generation=_settings_of(row["generation"]) if row["generation"] else None,
         perplexity=row["response_type"] == ResponseType.PERPLEXITY.value,
         unconditioned_prompt=row["unconditioned_prompt"],
         use_logits=row["use_logits"],
@@ -138,7 +140,9 @@ def _messages_of(text: str) -> tuple[Message, ...]:
     return tuple(Message(Role(turn["role"]), turn["content"]) for turn in json.loads(text))
 
 
-def _settings_of(stored: Mapping[str, Any]) -> GenerationSettings:
+@lru_cache(maxsize=256)
+def _settings_of(text: str) -> GenerationSettings:
+    stored = json.loads(text)
     grammar = Grammar(**stored["grammar"]) if stored["grammar"] else None
     return GenerationSettings(**{**stored, "stop_sequences": tuple(stored["stop_sequences"]), "grammar": grammar})
 

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from eval_dagster.datasets.reader import DatasetLock, DatasetReader
+from eval_dagster.datasets.dataset_lock import DatasetLock
+from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, TaskDefinitionError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.records import DatasetSource, ResponseType, Row

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running_stages import run_all
@@ -14,7 +15,7 @@ from eval_dagster.lake.records import read_attempts
 from eval_dagster.models.scripted import ScriptedHandle, ScriptedResponder
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
-from eval_dagster.stages.outputs import time_counts
+from eval_dagster.stages.answer_counts import Seconds
 
 CONFIG = """
     models:
@@ -68,14 +69,18 @@ def test_the_times_of_an_eval_are_those_of_its_answers_and_of_a_run_those_it_ask
 
 
 def test_an_answer_without_a_time_is_counted() -> None:
-    rows = [
+    rows: list[Any] = [
         {"request_id": "a", "worker_s": 2.0, "gpu_s": 4.0, "error": None},
         {"request_id": "a", "worker_s": 2.0, "gpu_s": 4.0, "error": None},
         {"request_id": "b", "error": None},
         {"request_id": "not sent", "error": "PromptError: too long"},
     ]
-    assert time_counts(rows) == {"worker_s": 2.0, "gpu_s": 4.0, "worker_s_unknown": 1}
-    assert time_counts(rows[2:]) == {}
+    seconds, none = Seconds(), Seconds()
+    for row in rows:
+        seconds.add(row)
+    for row in rows[2:]:
+        none.add(row)
+    assert (seconds.counts(), none.counts()) == ({"worker_s": 2.0, "gpu_s": 4.0, "worker_s_unknown": 1}, {})
 
 
 class _Workers(ScriptedResponder):

@@ -30,7 +30,7 @@ def named(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     if request.param == "unnamed":
         write = damage.write_with_checksum
         monkeypatch.setattr(damage, "_NAME_KEY", "unread")
-        monkeypatch.setattr(parquet_files, "write_with_checksum", lambda rows, file, _: write(rows, file, ""))
+        monkeypatch.setattr(parquet_files, "write_with_checksum", lambda parts, schema, file, _: write(parts, schema, file, ""))
         monkeypatch.setattr(damage, "_name_in", lambda _: None)
     return bool(request.param == "named")
 

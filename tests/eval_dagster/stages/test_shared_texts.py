@@ -14,7 +14,7 @@ from eval_dagster.models.served.calls.bodies import text_calls
 from eval_dagster.project import Project
 from eval_dagster.prompts.rendering import ids_by_count, named
 from eval_dagster.records import GenerationSettings, Request
-from eval_dagster.stages.outputs import joined
+from eval_dagster.stages.shared_texts import joined
 
 ANSWER = """
     from pathlib import Path

@@ -1,6 +1,7 @@
 """Samples pass through the stages in batches, whose size changes no row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,18 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.errors import LakeError
+from eval_dagster.lake.answers import responses
 from eval_dagster.lake.files import table_of
 from eval_dagster.lake.format import parquet_files
 from eval_dagster.lake.format.parquet_files import iter_rows, read_rows, write_parquet
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress.reporting import Advance, SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages import partition as partition_files
-from eval_dagster.stages import scores, snapshot
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages import outputs, scores, snapshot, stage_table
+from eval_dagster.stages.inference import Asker
+from eval_dagster.stages.partition import STAGES, Partition, Plan
 from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
+from eval_dagster.versions.hashes import stable_hash
 
 TASK = """
     from dataclasses import replace
@@ -125,6 +130,10 @@ def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], 
         found = [project(home).lake.require("prompts", "rendered_prompts", *key) for key in KEYS]
         return [(read_rows(file.path), file.info.version, file.info.counts, file.info.notes) for file in found]
 
+    def read(home: str) -> list[tuple[list[Any], str, Any]]:
+        found = [project(home).lake.require("samples", "dataset_snapshot", name) for name, _ in KEYS]
+        return [(read_rows(file.path), file.info.version, file.info.counts) for file in found]
+
     whole = made("whole")
     assert {row["prompt_version"] for row in asked("whole")[0][0]} == {asked("whole")[0][1]}
     assert asked("whole")[0][2]["prompts"] == 14 * 2 * 3
@@ -139,10 +148,95 @@ def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], 
     monkeypatch.setattr(snapshot, "_BATCH", size)
     monkeypatch.setattr(snapshot, "_MOST_HELD", size)
     monkeypatch.setattr(scores, "_BATCH", size)
-    monkeypatch.setattr(partition_files, "_BATCH", size)
+    monkeypatch.setattr(stage_table, "_FIRST_ROWS", size)
+    monkeypatch.setattr(stage_table, "_MOST_ROWS", size)
+    monkeypatch.setattr(stage_table, "_HELD_BYTES", 0)
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", size)
+    monkeypatch.setattr(responses, "_LARGE_BYTES", 0)
     assert made("parts") == whole
     assert answered("parts") == answered("whole")
     assert asked("parts") == asked("whole")
+    assert read("parts") == read("whole")
+
+
+class Counting(SilentReporter):
+    """Keeps what is tracked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracked: list[str] = []
+
+    @contextmanager
+    def track(self, description: str, **settings: Any) -> Iterator[Advance]:
+        self.tracked.append(f"{description}: {settings['total']} {settings['unit']}")
+        with super().track(description, **settings) as advance:
+            yield advance
+
+
+def test_prompts_are_asked_in_parts_that_are_told(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", 60)
+    reporter = Counting()
+    list(evaluate(project("home"), KEYS, stages=set(STAGES), run_id="test", reporter=reporter))
+    told = [each for each in reporter.tracked if each.startswith(("generat", "answer", "load"))]
+    assert told == [
+        "load scripted: 1 model",
+        "generate pairs scripted, prompts 1 to 60 of 104: 60 requests",
+        "generate scripted, first answer of 2 evals, prompts 61 to 104 of 104: 1 answer",
+        "generate pairs scripted, prompts 61 to 104 of 104: 24 requests",
+        "generate whole scripted, prompts 61 to 104 of 104: 20 requests",
+    ]
+
+
+def test_the_characters_of_a_part_are_bounded(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = project("home")
+    run_all(opened, KEYS[:1])
+    monkeypatch.setattr(outputs, "_MOST_CHARACTERS", 100)
+    where = partition(opened, "pairs")
+    prompts, _ = scores.require_outputs(where)
+    asking = outputs._Asking(partition=where, prompts=prompts, plan=Plan(fingerprint="", made_of={}, current=None), rows=None, counts=None)
+    parts = [[len(row["prompt"]) for _, row in part] for part in outputs._parts([asking])]
+    assert sum(map(len, parts)) == 14 * 2 * 3
+    assert all(sum(part[:-1]) < 100 <= sum(part) for part in parts[:-1]), "no part goes on after it is full"
+
+
+def test_a_model_that_fails_leaves_the_parts_after_it_alone(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", 10)
+    opened, asked = project("home"), list[int]()
+    send = Asker._send
+
+    def fail(self: Asker, requests: Any, claim: Any, part: str) -> None:
+        asked.append(len(requests))
+        if len(asked) == 3:
+            self.run.failure = "the machine burnt down"
+        else:
+            send(self, requests, claim, part)
+
+    monkeypatch.setattr(Asker, "_send", fail)
+    _, failures = run_all(opened, KEYS)
+    assert asked == [10, 10, 10]
+    assert [(each.stage, each.eval_name, "burnt down" in each.message) for each in failures if each.stage == "model_outputs"] == [
+        ("model_outputs", "pairs", True),
+        ("model_outputs", "whole", True),
+    ]
+    monkeypatch.setattr(Asker, "_send", send)
+    counts = run_all(opened, KEYS)[0]["model_outputs", "pairs"].file.info.counts
+    assert (counts["requests_computed"], counts["requests_cached"]) == (64, 20), "what was answered is not asked again"
+
+
+def test_a_table_that_is_too_large_for_the_memory_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_table, "_MOST_ROWS", 500)
+    monkeypatch.setattr(stage_table, "_HELD_BYTES", 1000)
+    made = stage_table.StageTable("samples", tmp_path / "home", ["sample_id"])
+    rows = [{"eval": "e", "sample_id": f"{number}", "row": "x" * 100, "row_index": number} for number in range(5000)]
+    for row in rows:
+        made.add(row)
+    parts = list(made.rows(dataset_version="v").read())
+    assert len(parts) > 3, "parts"
+    assert [row["row_index"] for part in parts for row in part.to_pylist()] == list(range(5000))
+    assert {row["dataset_version"] for part in parts for row in part.to_pylist()} == {"v"}
+    assert list((tmp_path / "home").iterdir()) == []
+    assert made.version() == stable_hash([[row["sample_id"]] for row in rows])
+    assert [part.num_rows for part in stage_table.StageTable("samples", tmp_path).rows().read()] == [0]
 
 
 def test_a_cluster_field_that_no_row_has_is_named(project: Callable[[str], Project]) -> None:
@@ -181,10 +275,10 @@ def test_answers_are_found_in_another_order_and_a_lacking_one_is_named(project: 
     opened = project("home")
     run_all(opened, KEYS)
     where = partition(opened, "pairs")
-    prompts, outputs = scores.require_outputs(where)
-    rows, scored = read_rows(outputs.path), list(scores._score_rows(where, prompts, outputs))
-    write_parquet(outputs.path, table_of("responses", rows[::-1]), outputs.info)
-    assert list(scores._score_rows(where, prompts, outputs)) == scored
-    write_parquet(outputs.path, table_of("responses", rows[:-1]), outputs.info)
+    prompts, answers = scores.require_outputs(where)
+    rows, scored = read_rows(answers.path), list(scores._score_rows(where, prompts, answers))
+    write_parquet(answers.path, table_of("responses", rows[::-1]), answers.info)
+    assert list(scores._score_rows(where, prompts, answers)) == scored
+    write_parquet(answers.path, table_of("responses", rows[:-1]), answers.info)
     with pytest.raises(LakeError, match=f"has no answer to the sample {rows[-1]['sample_id']}; materialize model_outputs"):
-        list(scores._score_rows(where, prompts, outputs))
+        list(scores._score_rows(where, prompts, answers))

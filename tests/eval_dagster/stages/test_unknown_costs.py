@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from running_stages import run_all
@@ -12,10 +12,11 @@ from servers.stub import stub_server
 from eval_dagster.cli.leaderboard import answer_costs
 from eval_dagster.cli.run_summary import cost_line
 from eval_dagster.lake.records import read_attempts
+from eval_dagster.lake.tables.columns import AnswerRow
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.report.page import attempt_cost
 from eval_dagster.project import Project
-from eval_dagster.stages.outputs import cost_counts
+from eval_dagster.stages.answer_counts import Costs
 
 CONFIG = """
     models:
@@ -46,7 +47,10 @@ def _row(cost: float | None, attempts: int | None = 1) -> Mapping[str, Any]:
     ],
 )
 def test_answers_without_a_cost_are_counted(rows: list[Mapping[str, Any]], has_price: bool, counts: dict[str, float]) -> None:
-    assert cost_counts(rows, has_price=has_price) == counts
+    costs = Costs(has_price=has_price)
+    for row in rows:
+        costs.add(cast(AnswerRow, row))
+    assert costs.counts() == counts
 
 
 def test_a_bill_with_a_gap_is_shown_as_one(open_project: Callable[..., Project], tmp_path: Path) -> None:
