@@ -72,6 +72,10 @@ class MachineError(EvalDagsterError):
     """
 
 
+class MemoryLimitError(EvalDagsterError):
+    """A stage takes more memory than it may have."""
+
+
 class LakeError(EvalDagsterError):
     """A file of the lake is missing or damaged. The message names the file and the cure."""
 

@@ -19,6 +19,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.samples.writing import with_page
+from eval_dagster.progress.memory import memory_limited
 from eval_dagster.progress.reporting import Reporter, tell_making, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.inference import KeptModel, is_looked_at
@@ -66,6 +67,7 @@ def _snapshots(project: Project, evals: Sequence[str], run_id: str, reporter: Re
     folders = [project.lake.folder("samples", eval_name) for eval_name in evals]
     with (
         limited(project.config.code_timeout),
+        memory_limited(project.config.memory),
         project.lake.steady(folders),
         reporter.track("dataset_snapshot", total=len(evals), unit="evals") as advance,
     ):
@@ -107,7 +109,7 @@ def evaluate(
             tables = [table for table in STAGES.values() if table != "samples"]
             folders = [project.lake.folder("samples", name) for name in names]
             folders += [project.lake.folder(table, name, model) for name in names for table in tables]
-            with limited(project.config.code_timeout), project.lake.steady(folders):
+            with limited(project.config.code_timeout), memory_limited(project.config.memory), project.lake.steady(folders):
                 for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
                     outcomes.setdefault(outcome.eval_name, []).append(outcome)
                     yield outcome

@@ -24,6 +24,7 @@ from eval_dagster.config.values import (
     TRACKING_URIS,
     Integer,
     Mark,
+    MemorySize,
     Name,
     Number,
     Section,
@@ -372,6 +373,9 @@ class Config(Section):
     code_timeout: Number | None = Field(default=CALL_LIMIT_S, gt=0)
     """Seconds that one call of your code may take: of a task, a metric, a loader or a scripted model. Null: any number. A call that takes
     longer ends its process, and its eval has failed. The limit needs a process that watches: the command, or the Dagster daemon."""
+    memory: MemorySize | None = None
+    """Most memory of a run and the processes that it starts, such as `2GiB` or `800MiB`. A stage that takes more ends with a message, and
+    its eval has failed. Null: as much as the container has, or the machine."""
     environments: dict[Name, Text] = Field(default_factory=dict)
     """The interpreters of packages that have an environment of their own, by the name of the registry: `lighteval: path/to/python`. A path
     is relative to the folder of evals.yaml."""

@@ -4,7 +4,7 @@ import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from eval_dagster.texts.figures import did_you_mean
 
@@ -63,6 +63,24 @@ class Section(BaseModel):
 
 LAKE_VARIABLE = "EVAL_DAGSTER_LAKE"
 """Environment variable: the URL of the lake instead of `lake` in evals.yaml."""
+_UNITS = {"MiB": 2**20, "GiB": 2**30}
+_MEMORY = re.compile(rf"(\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})")
+
+
+def _bytes_of(value: object) -> int:
+    found = _MEMORY.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not float(found[1]):
+        raise ValueError("expected a size such as '2GiB' or '800MiB'")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+MemorySize = Annotated[
+    int,
+    PlainValidator(_bytes_of),
+    WithJsonSchema({"type": "string", "pattern": _MEMORY.pattern, "description": "a size such as '2GiB' or '800MiB'"}),
+]
+"""In bytes; written as a text with its unit."""
+
 LAKE_URLS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///folder"
 """The forms of a URL, for messages."""
 

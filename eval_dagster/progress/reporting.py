@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol, TypeVar
 
+from eval_dagster.progress.memory import watched
 from eval_dagster.texts.figures import dollars
 
 
@@ -202,7 +203,7 @@ def tell_making(told: Making) -> Iterator[None]:
 
 
 def following(rows: Iterable[T], description: str, *, total: int, unit: str, least: int = 2000) -> Iterator[T]:
-    """Pass on rows, and report to the current reporter how many have been taken.
+    """Pass on rows, and report to the current reporter how many have been taken. Watches the memory, as `watched` does.
 
     Args:
         rows: The rows.
@@ -211,6 +212,7 @@ def following(rows: Iterable[T], description: str, *, total: int, unit: str, lea
         unit: As in `Reporter.track`.
         least: Fewer rows are not reported.
     """
+    rows = watched(rows, description)
     if total < least:
         yield from rows
         return

@@ -27,7 +27,7 @@ class GenerationSettings:
     grammar: Grammar | None = None
 
 
-_known_fields: dict[str, dict[str, Any]] = {}
+_known_fields: dict[str, Mapping[str, Any]] = {}
 """The fields of settings by their texts. Nearly all prompts of an eval have the same settings."""
 _MOST_KNOWN = 256
 

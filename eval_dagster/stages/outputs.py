@@ -20,6 +20,7 @@ from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_hea
 from eval_dagster.lake.tables.columns import Answer, AnswerRow, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import request_of, response_row
 from eval_dagster.models.base import Look
+from eval_dagster.progress.memory import watched
 from eval_dagster.progress.reporting import Reporter, making
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse
@@ -156,7 +157,7 @@ def _parts(plans: Sequence[_Asking]) -> Iterator[Sequence[tuple[_Asking, PromptR
     part: list[tuple[_Asking, PromptRow]] = []
     characters = 0
     for plan in plans:
-        for row in iter_rows(plan.prompts.path):
+        for row in watched(iter_rows(plan.prompts.path), f"{_STAGE} {plan.partition}"):
             part.append((plan, row))
             characters += len(row["prompt"]) + sum(map(len, row["choices"] or ()))
             if len(part) >= _MOST_PROMPTS or characters >= _MOST_CHARACTERS:

@@ -12,6 +12,7 @@ from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_head, read_rows
 from eval_dagster.lake.tables.columns import SampleRow
 from eval_dagster.lake.tables.rows import sample_of, sample_row
+from eval_dagster.progress.memory import watched
 from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
@@ -45,7 +46,7 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
             task = project.task(eval_name)
             source, counts = project.reader.source(task), Counter[str]()
             rows, version, subjects = StageTable("samples", project.lake.home), _Version(), set[str]()
-            for sample in _read(project, eval_name):
+            for sample in watched(_read(project, eval_name), f"dataset_snapshot {eval_name}"):
                 rows.add(sample_row(eval_name, sample, source, ""))
                 version.add(sample)
                 counts.update(rows=1, samples=int(sample.split == task.SAMPLE_SPLIT))

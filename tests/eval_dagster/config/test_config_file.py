@@ -42,7 +42,7 @@ suites:
     timezone: Europe/Berlin
     baseline: 2026-01-31
 """
-TOP_NAMES = "lake, datasets, mlflow, public_url, dagster, sandbox, code_timeout, environments, models, evals, suites"
+TOP_NAMES = "lake, datasets, mlflow, public_url, dagster, sandbox, code_timeout, memory, environments, models, evals, suites"
 
 
 @pytest.fixture

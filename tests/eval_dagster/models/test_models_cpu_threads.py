@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eval_dagster import control_groups
 from eval_dagster.models.transformers.network import resources
 from eval_dagster.models.transformers.network.resources import available_cores, best_count, busy_neighbours, cpu_quota, set_threads
 
@@ -61,8 +62,8 @@ def test_the_quota_of_a_container_is_read(
     for name, text in files.items():
         (tmp_path / folder / name).write_text(f"{text}\n")
     (tmp_path / "own").write_text(f"7:pids:/\n{line}\n")
-    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
-    monkeypatch.setattr(resources, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "_OWN_GROUPS", tmp_path / "own")
     assert cpu_quota() == quota
 
 

@@ -8,7 +8,7 @@ import tiny_architectures
 import torch
 from transformers import LlamaConfig
 
-from eval_dagster.models.transformers.network import resources
+from eval_dagster import control_groups
 from eval_dagster.models.transformers.network.resources import free_memory, release_memory
 from eval_dagster.models.transformers.scoring import prefix_tree
 from eval_dagster.models.transformers.scoring.prefix_tree import LEAST_TOKENS, PieceLimits, PrefixTree, piece_limits, token_bytes
@@ -134,8 +134,8 @@ def test_no_more_is_free_than_the_limit_of_a_container_leaves(
         (place / "memory.stat").write_text(f"anon 30000\n{read_files} 20000\n")
 
     (tmp_path / "own").write_text(f"7:pids:/\n{line}\n")
-    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
-    monkeypatch.setattr(resources, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
+    monkeypatch.setattr(control_groups, "_OWN_GROUPS", tmp_path / "own")
     plenty = free_memory("cpu")
     limit("pod/container", unlimited)
     assert plenty > 2**20, "a group without a file says nothing"

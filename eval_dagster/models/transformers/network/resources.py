@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -11,6 +10,7 @@ from statistics import median
 import psutil
 import torch
 
+from eval_dagster.control_groups import memory_limits, own_groups
 from eval_dagster.wait_policy import IS_SPINNING_LIMITED
 
 _LOG = logging.getLogger(__name__)
@@ -26,14 +26,6 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 _replaced: dict[int, int] = {}
 """The original number of threads of torch, by the number that replaced it."""
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
-_GROUP_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
-}
-"""By version of control groups: the files with the limit and the use of a group, and the name in `memory.stat` of the cached bytes of
-files, which count as used although the kernel frees them first."""
 
 
 def set_threads() -> None:
@@ -109,24 +101,6 @@ def busy_neighbours() -> float:
     return max(0.0, median(counts) - 1)
 
 
-def own_groups(controller: str) -> list[tuple[int, Path]]:
-    """The groups of this process under a controller such as `memory`, the innermost first. The limits of all of them apply.
-
-    Each is a version of control groups (1 or 2) and a folder. A container may not see all of the folders.
-    """
-    found: list[tuple[int, Path]] = []
-    with suppress(OSError):  # no Linux
-        for line in _OWN_GROUPS.read_text("utf-8").splitlines():
-            _, controllers, own = line.split(":", 2)
-            # The second version has one hierarchy for all controllers, and its line does not list their names.
-            if controllers and controller not in controllers.split(","):
-                continue
-            version, root = (1, _GROUPS / controller) if controllers else (2, _GROUPS)
-            folder = root / own.strip("/")
-            found += [(version, group) for group in (folder, *folder.parents) if group.is_relative_to(root)]
-    return found
-
-
 def free_memory(device: str) -> int:
     """Bytes of a device that tensors of this process may still take."""
     if device.startswith("cuda"):
@@ -135,14 +109,7 @@ def free_memory(device: str) -> int:
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     free = int(psutil.virtual_memory().available)
     # Beyond the memory limit of a control group, such as that of its container, the kernel kills the process.
-    for version, group in own_groups("memory"):
-        most, used, read_files = _GROUP_FILES[version]
-        try:
-            limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
-            counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
-        except (OSError, ValueError):  # without a limit, or hidden by a container
-            continue
-        free = min(free, max(0, limit - taken + int(counts.get(read_files, 0))))
+    free = min([free, *(max(0, each.limit - each.used) for each in memory_limits())])
     if device == "mps":
         # The GPU shares the main memory, and takes no more than this part of it.
         return max(0, min(free, int(torch.mps.recommended_max_memory()) - int(torch.mps.current_allocated_memory())))
