@@ -27,12 +27,12 @@ class GenerationSettings:
     grammar: Grammar | None = None
 
 
-_known_fields: dict[str, Mapping[str, Any]] = {}
+_known_fields: dict[str, Mapping[str, object]] = {}
 """The fields of settings by their texts. Nearly all prompts of an eval have the same settings."""
 _MOST_KNOWN = 256
 
 
-def settings_fields(settings: GenerationSettings) -> Mapping[str, Any]:
+def settings_fields(settings: GenerationSettings) -> Mapping[str, object]:
     """The fields of settings as JSON has them, for reading alone."""
     text = repr(settings)  # equal values of other types, such as 0 and 0.0, are other texts in JSON
     if text not in _known_fields:
