@@ -44,7 +44,12 @@ _CONTENT = (
     *("unconditioned_logprobs", "logits", "choice_is_greedy", "model_version", "error"),
 )
 """Columns that the version of `responses` covers."""
-_MOST_PROMPTS = 50_000
+_ASKED = (
+    *("sample_id", "sample_name", "request_id", "response_type", "prompt", "has_special_tokens", "choices", "generation", "error"),
+    *("unconditioned_prompt", "use_logits", "images", "sent_messages", "tools"),
+)
+"""Columns of `prompts` of which a request is made."""
+_MOST_PROMPTS = 25_000
 """Prompts that are asked together. A model computes what its requests share once in each part."""
 _MOST_CHARACTERS = 64 * 2**20
 """Characters of the prompts that are asked together. Each takes several bytes, in several forms."""
@@ -146,18 +151,21 @@ def _ask_all(asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: 
             plan.rows.add(response)
             plan.counts.add(row, answer, response, asker.run, plan.partition.eval_name)
         start = end
+        # Not held while the next part is read.
+        part.clear()
+        answers, asker.run.answers, asker.run.found = {}, {}, {}
     asker.end()
     asker.run.notes = {**asker.run.notes, **look.notes}
     asker.run.look_cost = look.cost
     return asker.run
 
 
-def _parts(plans: Sequence[_Asking]) -> Iterator[Sequence[tuple[_Asking, PromptRow]]]:
+def _parts(plans: Sequence[_Asking]) -> Iterator[list[tuple[_Asking, PromptRow]]]:
     """The prompts of all evals in the order of the evals, in parts that fit in the memory."""
     part: list[tuple[_Asking, PromptRow]] = []
     characters = 0
     for plan in plans:
-        for row in watched(iter_rows(plan.prompts.path), f"{_STAGE} {plan.partition}"):
+        for row in watched(iter_rows(plan.prompts.path, _ASKED), f"{_STAGE} {plan.partition}"):
             part.append((plan, row))
             characters += len(row["prompt"]) + sum(map(len, row["choices"] or ()))
             if len(part) >= _MOST_PROMPTS or characters >= _MOST_CHARACTERS:
