@@ -180,6 +180,23 @@ def iter_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]
             yield from _rows_of(batch)
 
 
+def iter_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Read a file in parts of a few thousand rows, as columns. Raises LakeError if the file is damaged. A missing column is left out."""
+    require_sound(path)
+    with damage_named(path):
+        yield from pq.ParquetFile(path).iter_batches(batch_size=_BATCH, columns=columns and list(columns))
+
+
+def rows_in(batch: pa.RecordBatch) -> list[Any]:
+    """A part of a file as dictionaries."""
+    return _rows_of(batch)
+
+
+def columns_of(batch: pa.RecordBatch) -> dict[str, list[Any]]:
+    """A part of a file as lists by the names of its columns."""
+    return {name: _values(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
 def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:
     """Read the first rows of a file. Raises LakeError if it is damaged."""
     require_sound(path)
