@@ -23,6 +23,7 @@ from eval_dagster.results.materializations import Materialization, history, over
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.rescoring import OldAnswers, find_answers, score_again
+from eval_dagster.stages.score_columns import scores_in
 from eval_dagster.stages.scores import content_version, scoring_versions
 
 _OF_RULER = ("metric_version", "higher_is_better", "bound_low", "bound_high")
@@ -166,7 +167,7 @@ class Rescorer:
                     metrics=point.metrics,
                     answers=answers,
                     scored=rows,
-                    aggregated=metric_rows(partition.task, rows),
+                    aggregated=metric_rows(partition.task, scores_in(rows)),
                     versions_of_code=scoring_versions(partition.task),
                 )
             except EvalDagsterError as error:

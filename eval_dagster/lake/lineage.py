@@ -1,20 +1,29 @@
 """Compares the inputs of two results of an eval sample by sample: rows, the choice of samples, and prompts."""
 
+import os
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.parquet_files import read_rows
-from eval_dagster.versions.hashes import stable_hash
+from eval_dagster.lake.format.parquet_files import columns_of, iter_batches, read_rows, read_table
+from eval_dagster.versions.hashes import ListHash, canonical_json
 
 InputCause = Literal["data", "samples", "prompt"]
 """`data`: the content of a row differs. `samples`: other rows were evaluated. `prompt`: prompt,
 gold answer or variants of a common sample differ."""
 
+_BATCH = 10_000
+"""Ids that are texts of Python at once."""
 _DEFAULT = "default"
 """The variant that is the task's own prompt."""
 _ASKED = ("request_id", "gold", "gold_index", "context")
@@ -65,12 +74,30 @@ def asked_versions(prompts: Path) -> tuple[str, str]:
     generation do not count, because some belong to the model.
     """
     names = ("sample_id", "messages", "choices", "gold", "gold_index", "context")
-    rows = sorted(read_rows(prompts, [*names, "variant"]), key=lambda row: str(row["sample_id"]))
-    for row in rows:
-        row["choices"] = row["choices"] and [choice.lstrip() for choice in row["choices"]]
-        row["gold"] = row["gold"] and [text.lstrip() for text in row["gold"]]
-    samples = [row["sample_id"] for row in rows if row.get("variant") in (None, _DEFAULT)]
-    return stable_hash(samples), stable_hash([[row[name] for name in names] for row in rows])
+    ids = read_table(prompts, ["sample_id"])["sample_id"]
+    samples, questions, codec = ListHash(), ListHash(), pa.Codec("lz4_raw")
+    is_default, sizes, ends = bytearray(), array("q"), array("q", [0])
+    # The hashes have the order of the ids. A million questions would fill the memory, so they are on the disk meanwhile.
+    with TemporaryFile(dir=prompts.parent, prefix=".questions-", suffix=".tmp") as file:
+        for batch in iter_batches(prompts, [*names, "variant"]):
+            columns = columns_of(batch)
+            is_default += bytes(variant in (None, _DEFAULT) for variant in columns.get("variant", [None] * len(batch)))
+            for name in ("choices", "gold"):
+                columns[name] = [texts and [text.lstrip() for text in texts] for texts in columns[name]]
+            for row in zip(*(columns[name] for name in names), strict=True):
+                content = canonical_json(row).encode("utf-8", "surrogatepass")
+                sizes.append(len(content))
+                ends.append(ends[-1] + file.write(codec.compress(content, asbytes=True)))
+        file.flush()
+        order = pc.sort_indices(ids)
+        for place in order.to_numpy():
+            content = os.pread(file.fileno(), ends[place + 1] - ends[place], ends[place])
+            questions.add_json(codec.decompress(content, sizes[place], asbytes=True))
+    own = ids.filter(pa.array(np.frombuffer(is_default, np.bool_)))
+    for part in own.take(pc.sort_indices(own)).chunks:
+        for start in range(0, len(part), _BATCH):
+            samples.add_json(canonical_json(part[start : start + _BATCH].to_pylist())[1:-1].encode("utf-8", "surrogatepass"))
+    return samples.value(), questions.value()
 
 
 def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:

@@ -4,17 +4,21 @@ Each threshold is such that chance or a usual benchmark does not reach it. A che
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
+import numpy as np
 import scipy  # whose parts load when first used
+from numpy.typing import NDArray
 
-from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
+from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.prompts.lint import SHOWN_SAMPLES
 from eval_dagster.records import Check, Finding, Status
-from eval_dagster.stages.answer_figures import CheckedAnswer, ServerState, base_name
+from eval_dagster.stages.answer_columns import Answers
+from eval_dagster.stages.answer_figures import ServerState
+from eval_dagster.stages.score_columns import NONE, Floats, Labels, Places, Scores, base_name, flags
 from eval_dagster.statistics.significance import position_bias
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.texts.figures import interval, number
@@ -52,8 +56,8 @@ class Earlier:
 def answer_findings(
     task: type[BaseTask[Any]],
     rows: Sequence[MetricRow],
-    scores: Sequence[ScoreRow],
-    answers: Sequence[CheckedAnswer],
+    scores: Scores,
+    answers: Answers,
     earlier: Earlier | None,
     states: Sequence[ServerState] = (),
 ) -> list[Finding]:
@@ -63,7 +67,7 @@ def answer_findings(
         task: The task of the eval.
         rows: Its metrics, with the columns about answers.
         scores: Its scores.
-        answers: Its answers, as `checked_answers` returns them.
+        answers: Its answers, as `read_answers` returns them.
         earlier: What the answers are compared with; None if there is no earlier result of the same samples.
         states: The states of the model's server, as `server_states` returns them.
 
@@ -71,7 +75,11 @@ def answer_findings(
         One finding a check, in the order of `Check`; none for a check that does not apply, such as a check of texts without texts.
     """
     row = next((each for each in rows if each["is_headline"]), None)
-    values = {each["sample_id"]: each["value"] for each in scores if row and each["metric"] == row["metric"]}
+    of_samples = np.full(len(scores.samples.texts) + 1, np.nan)  # the last is for an answer without a score
+    if row is not None:
+        of_headline = scores.metrics.is_text(row["metric"])
+        of_samples[scores.samples.codes[of_headline]] = scores.values[of_headline]
+    values = of_samples[answers.samples]
     look = _Look(task=task, rows=rows, row=row, values=values, scores=scores, answers=answers, earlier=earlier, states=states)
     found: list[Finding] = []
     for check, of_check in _CHECKS.items():
@@ -89,28 +97,27 @@ class _Look:
     rows: Sequence[MetricRow]
     row: MetricRow | None
     """The headline."""
-    values: Mapping[str, float | None]
-    """Values of the headline by sample."""
-    scores: Sequence[ScoreRow]
-    answers: Sequence[CheckedAnswer]
+    values: Floats
+    """The value of the headline for each answer; NaN without one."""
+    scores: Scores
+    answers: Answers
     earlier: Earlier | None
     states: Sequence[ServerState]
 
 
-def _of_texts(
-    look: _Look, check: Check, share: Callable[[CheckedAnswer], float | None], *, seen: str, effect: str, advice: str
-) -> Finding | None:
-    """A finding about single texts, if there are any."""
-    expected = [each for each in look.answers if each.expects_text]
-    known = [(each, part) for each in expected if (part := share(each)) is not None]
+def _of_texts(look: _Look, check: Check, shares: Floats | None, *, seen: str, effect: str, advice: str) -> Finding | None:
+    """A finding about single texts, if there are any. `shares` are the answers' shares of texts with a fault; None if no metric knows."""
+    expected = int(look.answers.expects_text.sum())
     if not expected:
         return None
-    if not known:
-        return _unchecked(check, f"none of the {len(expected)} requests has an answer")
-    concerned = [each for each, part in known if part]
-    if not concerned or sum(part for _, part in known) < _MANY * len(known):
+    known = np.flatnonzero(look.answers.expects_text & ~np.isnan(shares)) if shares is not None else np.empty(0, dtype=np.intp)
+    if shares is None or not len(known):
+        return _unchecked(check, f"none of the {expected} requests has an answer")
+    concerned = known[shares[known] > 0]
+    if not len(concerned) or sum(shares[known].tolist()) < _MANY * len(known):
         return _clean(check, len(known), len(concerned))
-    return _found(check, concerned, len(known), seen=f"in {len(concerned)} of {len(known)} samples, {seen}", effect=effect, advice=advice)
+    said = f"in {len(concerned)} of {len(known)} samples, {seen}"
+    return _found(look, check, concerned, len(known), seen=said, effect=effect, advice=advice)
 
 
 def _cut_off(look: _Look) -> Finding | None:
@@ -123,7 +130,7 @@ def _cut_off(look: _Look) -> Finding | None:
     return _of_texts(
         look,
         Check.CUT_OFF,
-        lambda each: each.cut_off,
+        look.answers.cut_off,
         seen="the answer was cut off at the limit of tokens",
         effect=effect,
         advice="raise max_tokens, or add the stop sequence that ends an answer; compare value_completed",
@@ -137,14 +144,15 @@ def _of(
     fault: Literal["empty", "refused", "repeated"], check: Check, *, seen: str, effect: str, advice: str
 ) -> Callable[[_Look], Finding | None]:
     """The check of a fault of single texts."""
-    return lambda look: _of_texts(look, check, lambda each: getattr(each, fault), seen=seen, effect=effect, advice=advice)
+    return lambda look: _of_texts(look, check, getattr(look.answers, fault), seen=seen, effect=effect, advice=advice)
 
 
 def _shortened(look: _Look) -> Finding | None:
-    concerned, total = [each for each in look.answers if each.is_shortened], len(look.answers)
-    if len(concerned) < _FEW * total or not concerned:
+    concerned, total = np.flatnonzero(look.answers.is_shortened), len(look.answers)
+    if len(concerned) < _FEW * total or not len(concerned):
         return _clean(Check.SHORTENED_PROMPTS, total, len(concerned))
     return _found(
+        look,
         Check.SHORTENED_PROMPTS,
         concerned,
         total,
@@ -155,11 +163,13 @@ def _shortened(look: _Look) -> Finding | None:
 
 
 def _errors(look: _Look) -> Finding | None:
-    named = {row["sample_id"] for row in look.scores if row["error"] is not None}
-    concerned, total = [each for each in look.answers if each.has_error or each.sample_id in named], len(look.answers)
-    if len(concerned) < _FEW * total or not concerned:
+    has_error = np.zeros(len(look.scores.samples.texts) + 1, dtype=np.bool_)  # the last is for an answer without a score
+    has_error[look.scores.samples.codes[look.scores.has_error]] = True
+    concerned, total = np.flatnonzero(look.answers.has_error | has_error[look.answers.samples]), len(look.answers)
+    if len(concerned) < _FEW * total or not len(concerned):
         return _clean(Check.ERRORS, total, len(concerned))
     return _found(
+        look,
         Check.ERRORS,
         concerned,
         total,
@@ -171,39 +181,45 @@ def _errors(look: _Look) -> Finding | None:
 
 def _endpoint_changed(look: _Look) -> Finding | None:
     """Whether the answers name several models or states of the server, or are of another state than the last look at it found."""
-    served, seen, concerned = [each for each in look.answers if each.is_served], list[str](), set[str]()
+    answers, seen = look.answers, list[str]()
+    served, concerned = int(answers.is_served.sum()), np.zeros(len(answers), dtype=np.bool_)
     if not served:
         return None
-    for column, what in (("served_model", "models"), ("server_fingerprint", "states of the server")):
-        named = Counter(name for each in served if (name := getattr(each, column)) is not None)
-        if len(named) > 1:
-            (most, count), *_others = named.most_common()
-            concerned |= {each.sample_id for each in served if getattr(each, column) not in (None, most)}
-            seen.append(f"the answers name {len(named)} {what} (`{column}`), {most} in {count} of {len(served)} samples")
+    columns = {"served_model": answers.served_models, "server_fingerprint": answers.server_fingerprints}
+    for (column, names), what in zip(columns.items(), ("models", "states of the server"), strict=True):
+        labels = Labels.of(names.chunks)
+        named = answers.is_served & (labels.codes != NONE)
+        counts = np.bincount(labels.codes[named], minlength=1)
+        if np.count_nonzero(counts) > 1:
+            most = _most_common(labels.codes[named])
+            concerned |= named & (labels.codes != most)
+            told = f"the answers name {np.count_nonzero(counts)} {what} (`{column}`)"
+            seen.append(f"{told}, {labels.text(most)} in {counts[most]} of {served} samples")
     changes = [each for each in look.states if each.since is not None]
     if changes:
         last = changes[-1]
-        state_of = {
-            each.sample_id: [state for state in look.states if state.since is None or state.since <= each.answered_at][-1]
-            for each in served
-            if each.answered_at is not None
-        }
-        older = {sample for sample, state in state_of.items() if state.name != last.name}
+        has_time, state = answers.is_served & (answers.answered_at != NONE), np.zeros(len(answers), dtype=np.intp)
+        for number_of, each in enumerate(look.states):
+            if each.since is not None:
+                state[answers.answered_at >= _microseconds(each.since)] = number_of
+        older = has_time & np.array([each.name != last.name for each in look.states])[state]
         concerned |= older
-        if older:
+        if older.any():
             when = f"{last.since:%Y-%m-%d %H:%M} UTC"
-            seen.append(f"{len(older)} of {len(served)} answers are older than the look of {when}, which found that the server had changed")
-        elif not seen and len(state_of) < len(served):
-            return _unchecked(Check.ENDPOINT_CHANGED, f"the server changed, and {len(served) - len(state_of)} answers have no time")
-    if not seen and not look.states and any(each.server_fingerprint is None and not each.has_error for each in served):
+            seen.append(f"{older.sum()} of {served} answers are older than the look of {when}, which found that the server had changed")
+        elif not seen and has_time.sum() < served:
+            return _unchecked(Check.ENDPOINT_CHANGED, f"the server changed, and {served - has_time.sum()} answers have no time")
+    nameless = answers.is_served & ~flags(answers.server_fingerprints.is_valid()) & ~answers.has_error
+    if not seen and not look.states and nameless.any():
         return _unchecked(Check.ENDPOINT_CHANGED, "the server does not name its state (`server_fingerprint`), and there was no look at it")
     if not seen:
-        return _clean(Check.ENDPOINT_CHANGED, len(served), 0)
-    is_mixed = len(concerned) < len(served)
+        return _clean(Check.ENDPOINT_CHANGED, served, 0)
+    is_mixed = concerned.sum() < served
     return _found(
+        look,
         Check.ENDPOINT_CHANGED,
-        [each for each in served if each.sample_id in concerned],
-        len(served),
+        np.flatnonzero(concerned),
+        served,
         seen="; ".join(seen),
         effect="the score mixes answers of several models" if is_mixed else "the score is of a model that the server has no more",
         advice="set `pin` in evals.yaml, or change it, so that all is asked anew; `endpoint_states` has the looks",
@@ -211,17 +227,17 @@ def _endpoint_changed(look: _Look) -> Finding | None:
 
 
 def _no_answer(look: _Look) -> Finding | None:
-    if not any(each.expects_text for each in look.answers):
+    if not look.answers.expects_text.any():
         return None
-    names = list(dict.fromkeys(name for each in look.answers for name in each.unparsed))
-    if not names and any(each.cut_off is not None for each in look.answers):
+    names = look.answers.naming_metrics()
+    if not names and not np.isnan(look.answers.cut_off).all():
         shown = look.row["metric"] if look.row else "the metric"
         return _unchecked(Check.NO_ANSWER_FOUND, f"{shown} does not say what the answer in a text is")
     shown = look.row["metric"] if look.row and look.row["metric"] in names else next(iter(names), "")
     return _of_texts(
         look,
         Check.NO_ANSWER_FOUND,
-        lambda each: each.unparsed.get(shown),
+        look.answers.unparsed.get(shown),
         seen=f"{shown} finds no answer in a text that is neither empty nor cut off",
         effect=_WRONG,
         advice="read some: the prompt may not ask for the form of the answer, or the metric may not know the form; if the model says that "
@@ -243,10 +259,10 @@ def _format_changed(look: _Look) -> Finding | None:
             continue
         if scipy.stats.fisher_exact([[now, n - now], [before, before_n - before]], alternative="greater").pvalue > _CHANCE:
             continue
-        concerned = [
-            each for each in look.answers if (each.unparsed.get(base_name(row["metric"])) if name == "unparsed" else getattr(each, name))
-        ]
+        shares = look.answers.unparsed.get(base_name(row["metric"])) if name == "unparsed" else getattr(look.answers, name)
+        concerned = np.flatnonzero(shares > 0) if shares is not None else np.empty(0, dtype=np.intp)
         return _found(
+            look,
             Check.FORMAT_CHANGED,
             concerned,
             n,
@@ -258,25 +274,26 @@ def _format_changed(look: _Look) -> Finding | None:
 
 
 def _one_answer(look: _Look) -> Finding | None:
-    placed = [each for each in look.answers if each.chosen is not None and each.gold]
-    texts = [each for each in look.answers if each.answer is not None and look.values.get(each.sample_id) is not None]
-    if not placed and not texts:
+    answers, has_value = look.answers, ~np.isnan(look.values)
+    placed = np.flatnonzero((answers.chosen != NONE) & (answers.gold.counts > 0))
+    known = placed if len(placed) else np.flatnonzero((answers.answers != NONE) & has_value)
+    if not len(known):
         return None
-    known = placed or texts
-    given = Counter(each.chosen if placed else each.answer for each in known)
-    answer, count = given.most_common(1)[0]
-    concerned = [each for each in known if answer == (each.chosen if placed else each.answer)]
+    given = (answers.chosen if len(placed) else answers.answers).astype(np.int64)
+    answer = _most_common(given[known])
+    concerned = known[given[known] == answer]
+    count = len(concerned)
     if len(known) < _LEAST_SAMPLES:
         return _unchecked(Check.ONE_ANSWER, f"{len(known)} samples are too few to tell a fault from chance")
-    if placed:
-        right = sum(answer in each.gold for each in placed)
-    else:  # the correct answer of the others is not known, and may be this one
-        right = sum((look.values[each.sample_id] or 0) > 0 for each in concerned) + len(known) - count
+    # Without positions, the correct answer of the others is not known, and may be this one.
+    may_be_right = answers.gold.have(answer)[placed] if len(placed) else (look.values[known] > 0) | (given[known] != answer)
+    right = int(may_be_right.sum())
     if count < _NEARLY * len(known) or scipy.special.bdtrc(count - 1, len(known), right / len(known)) > _CHANCE:
         return _clean(Check.ONE_ANSWER, len(known), 0)
-    what = f"chooses choice {cast(int, answer) + 1}" if placed else f"answers {str(answer)[:40]!r}"
-    often = f"correct in {right}" if placed else f"correct in at most {right}"
+    what = f"chooses choice {answer + 1}" if len(placed) else f"answers {answers.shown[int(concerned[0])].as_py()!r}"
+    often = f"correct in {right}" if len(placed) else f"correct in at most {right}"
     return _found(
+        look,
         Check.ONE_ANSWER,
         concerned,
         len(known),
@@ -288,30 +305,33 @@ def _one_answer(look: _Look) -> Finding | None:
 
 def _position_bias(look: _Look) -> Finding | None:
     """Whether a position is preferred. Of several prompts about a row, the first one counts, since their answers are alike."""
-    answers = list({each.source_id: each for each in reversed(look.answers)}.values())[::-1]
-    placed = [(each, each.chosen, each.gold[0]) for each in answers if each.chosen is not None and len(each.gold) == 1]
-    counts = Counter(each.n_choices for each, _, _ in placed)
-    if placed:
-        positions = counts.most_common(1)[0][0]
-        placed = [each for each in placed if each[0].n_choices == positions]
+    answers, gold = look.answers, look.answers.gold.first()
+    own = _first_of_rows(answers.sources.codes)
+    placed = own[(answers.chosen[own] != NONE) & (answers.gold.counts[own] == 1)]
+    if len(placed):
+        positions, chosen = _most_common(answers.n_choices[placed]), answers.chosen
+        placed = placed[answers.n_choices[placed] == positions]
     else:
-        lettered = [(each, gold) for each in answers if each.expects_text and (gold := each.gold_letter) is not None]
-        if not lettered or len(lettered) < sum(each.expects_text for each in answers):
+        asked = own[answers.expects_text[own]]
+        lettered = asked[answers.gold_letters[asked] != NONE]
+        if not len(lettered) or len(lettered) < len(asked):
             return None
-        positions = max(gold for _, gold in lettered) + 1
-        placed = [(each, each.letter, gold) for each, gold in lettered if each.letter is not None and each.letter < positions]
+        chosen, gold = answers.letters, answers.gold_letters
+        positions = int(gold[lettered].max()) + 1
+        placed = lettered[(chosen[lettered] != NONE) & (chosen[lettered] < positions)]
     one_answer = _one_answer(look)
     if positions < 2 or (one_answer is not None and one_answer.status is Status.FOUND):
         return None  # that says it
-    if not placed:
+    if not len(placed):
         return _unchecked(Check.POSITION_BIAS, "no answer is at a known position")
-    bias = position_bias([chosen for _, chosen, _ in placed], [gold for _, _, gold in placed], positions)
+    bias = position_bias(chosen[placed], gold[placed], positions)
     if bias.least_expected < _LEAST_EXPECTED:
         return _unchecked(Check.POSITION_BIAS, f"{len(placed)} samples are too few to tell a preference for a position from chance")
     if bias.moved < _MOVED or bias.p_value > _CHANCE:
         return _clean(Check.POSITION_BIAS, len(placed), 0)
-    concerned = [each for each, chosen, gold in placed if chosen == bias.position != gold]
+    concerned = placed[(chosen[placed] == bias.position) & (gold[placed] != bias.position)]
     return _found(
+        look,
         Check.POSITION_BIAS,
         concerned,
         len(placed),
@@ -325,13 +345,15 @@ def _position_bias(look: _Look) -> Finding | None:
 
 def _at_chance(look: _Look) -> Finding | None:
     row = next((each for each in look.rows if look.row and each["metric"] == look.row["metric"] and each["aggregation"] == "micro"), None)
-    asked = [each for each in look.answers if each.n_choices > 1 and each.gold and look.values.get(each.sample_id) is not None]
-    if row is None or row["value"] is None or not asked or row["subject"] is not None or not row["higher_is_better"]:
+    n_choices, counts = look.answers.n_choices, look.answers.gold.counts
+    asked = np.flatnonzero((n_choices > 1) & (counts > 0) & ~np.isnan(look.values))
+    if row is None or row["value"] is None or not len(asked) or row["subject"] is not None or not row["higher_is_better"]:
         return None
-    accuracies = {1 / ties for ties in range(1, max(each.n_choices for each in asked) + 1)}
-    if not {value for value in look.values.values() if value} <= accuracies:
+    accuracies = {1 / ties for ties in range(1, int(n_choices[asked].max()) + 1)}
+    values = look.scores.values[look.scores.metrics.is_text(row["metric"])]
+    if not set(np.unique(values[~np.isnan(values) & (values != 0)]).tolist()) <= accuracies:
         return None  # it does not count correct choices
-    chance = sum(len(each.gold) / each.n_choices for each in asked) / len(asked)
+    chance = sum((counts[asked] / n_choices[asked]).tolist()) / len(asked)
     low, high = row["ci_low"], row["ci_high"]
     if low is None or high is None or (low <= chance <= high and high - low > _WIDEST):
         return _unchecked(Check.AT_CHANCE, f"{len(asked)} samples are too few to tell the score from {number(chance)}, that of guessing")
@@ -339,6 +361,7 @@ def _at_chance(look: _Look) -> Finding | None:
         return _clean(Check.AT_CHANCE, len(asked), 0)
     worse = "below that of guessing" if high < chance else "which guessing would give too"
     return _found(
+        look,
         Check.AT_CHANCE,
         asked,
         len(asked),
@@ -359,11 +382,13 @@ def _at_ceiling(look: _Look) -> Finding | None:
     reached = (row["value"] - low if row["higher_is_better"] else high - row["value"]) / (high - low)
     if reached < _AT_CEILING:
         return _clean(Check.AT_CEILING, row["n"], 0)
+    known = np.flatnonzero(~np.isnan(look.values))
     if row["n"] < _LEAST_SAMPLES:
         return _unchecked(Check.AT_CEILING, f"{row['n']} samples are too few to tell the best score from chance")
     return _found(
+        look,
         Check.AT_CEILING,
-        [each for each in look.answers if look.values.get(each.sample_id) is not None] or look.answers,
+        known if len(known) else np.arange(len(look.answers)),
         row["n"],
         status=Status.NOTE,
         seen=f"the score, {number(row['value'])}, is the best that there is, or nearly",
@@ -407,9 +432,28 @@ _CHECKS: Mapping[Check, Callable[[_Look], Finding | None]] = {
 }
 
 
+def _most_common(numbers: NDArray[Any]) -> int:
+    """The most common number; of several, the one that comes first."""
+    distinct, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+    most = np.flatnonzero(counts == counts.max())
+    return int(distinct[most[first[most].argmin()]])
+
+
+def _first_of_rows(sources: NDArray[np.int32]) -> Places:
+    """The first answer about each row of the dataset, in the order of the last ones."""
+    _, first = np.unique(sources, return_index=True)
+    _, last = np.unique(sources[::-1], return_index=True)
+    return first[np.argsort(-last)]
+
+
+def _microseconds(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
 def _found(
+    look: _Look,
     check: Check,
-    concerned: Sequence[CheckedAnswer],
+    concerned: Places,
     total: int,
     *,
     seen: str,
@@ -417,14 +461,15 @@ def _found(
     advice: str,
     status: Status = Status.FOUND,
 ) -> Finding:
+    samples = [look.answers.sample_ids[place].as_py() for place in concerned[:SHOWN_SAMPLES].tolist()]
     return Finding(
         check=check,
         status=status,
         n=len(concerned),
         n_of=total,
-        sample_id=concerned[0].sample_id if concerned else None,
-        sample_name=concerned[0].sample_name if concerned else None,
-        sample_ids=[each.sample_id for each in concerned[:SHOWN_SAMPLES]],
+        sample_id=samples[0] if samples else None,
+        sample_name=look.answers.sample_names[int(concerned[0])].as_py() if samples else None,
+        sample_ids=samples,
         seen=seen,
         effect=effect,
         advice=advice,

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.tables.columns import MetricRow, ScoreRow
+from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import BaseMetric, bounds_of
 from eval_dagster.prompts.lint import LINT_VERSION, SHOWN_SAMPLES
 from eval_dagster.records import Check, Finding, Status
+from eval_dagster.stages.score_columns import Scores
 from eval_dagster.texts.figures import interval
 
 FINDINGS_NOTE = "findings"
@@ -34,7 +37,7 @@ def stored_findings(prompts: LakeFile) -> list[Finding] | None:
 def findings_column(
     prompts: LakeFile,
     metrics: Sequence[MetricRow],
-    scores: Sequence[ScoreRow],
+    scores: Scores,
     classes: Sequence[type[BaseMetric]],
     of_answers: Sequence[Finding],
 ) -> str | None:
@@ -58,15 +61,15 @@ def _finding(stored: Mapping[str, Any]) -> Finding:
     return Finding(**{**stored, "check": Check(stored["check"]), "status": Status(stored["status"])})
 
 
-def bounds_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow], classes: Sequence[type[BaseMetric]]) -> Finding | None:
+def bounds_finding(metrics: Sequence[MetricRow], scores: Scores, classes: Sequence[type[BaseMetric]]) -> Finding | None:
     """Whether the headline's interval exceeds 0 to 1 although all values lie within, because its class declares no bounds."""
     row = next((row for row in metrics if row["is_headline"]), None)
     if row is None or row["ci_low"] is None or row["ci_high"] is None or 0.0 <= row["ci_low"] <= row["ci_high"] <= 1.0:
         return None
     name = row["metric"]
-    values = [each["value"] for each in scores if each["metric"] == name and each["value"] is not None]
+    values = scores.values[scores.metrics.is_text(name) & ~np.isnan(scores.values)]
     declared = [bounds_of(metric) for metric in classes if name == metric.NAME or name.startswith(f"{metric.NAME}/")]
-    if not values or not all(0.0 <= value <= 1.0 for value in values) or any(declared):
+    if not len(values) or not ((values >= 0.0) & (values <= 1.0)).all() or any(declared):
         return None
     return Finding(
         check=Check.NO_BOUNDS,
@@ -79,7 +82,7 @@ def bounds_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow], cla
     )
 
 
-def ties_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow] = ()) -> Finding | None:
+def ties_finding(metrics: Sequence[MetricRow], scores: Scores) -> Finding | None:
     """Whether a model leaves many choices equal, by the rows of the headline. None if the headline does not compare choices."""
     row = next((row for row in metrics if row["is_headline"]), None)
     if row is None or row["n_ties"] is None or not row["n"]:
@@ -87,17 +90,16 @@ def ties_finding(metrics: Sequence[MetricRow], scores: Sequence[ScoreRow] = ()) 
     tied, total = row["n_ties"], row["n"]
     if tied < _MANY_TIES * total:
         return Finding(check=Check.TIES, status=Status.CLEAN, seen="", n=tied, n_of=total)
-    name = row["metric"]
-    samples = [each for each in scores if each["metric"] == name and '"tie"' in (each["explanation"] or "")][:SHOWN_SAMPLES]
-    sample = next(iter(samples), None)
+    shown = np.flatnonzero(scores.metrics.is_text(row["metric"]) & scores.is_tied)[:SHOWN_SAMPLES].tolist()
+    samples = [scores.samples.text(code) for code in scores.samples.codes[shown]]
     return Finding(
         check=Check.TIES,
         status=Status.FOUND,
         n=tied,
         n_of=total,
-        sample_id=sample and sample["sample_id"],
-        sample_name=sample and sample.get("sample_name"),
-        sample_ids=[each["sample_id"] for each in samples],
+        sample_id=samples[0] if samples else None,
+        sample_name=scores.sample_names[shown[0]].as_py() if shown else None,
+        sample_ids=samples,
         seen=f"the model finds several choices equally good in {tied} of {total} samples",
         effect="their score is that of a draw: 1/k of k choices, or for metrics of other packages that of the first choice",
         advice="look at its log-probabilities of such a sample; a model that answers from a table ties where the table has no answer",

@@ -2,35 +2,35 @@
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.parquet_files import FileInfo, read_head, read_rows
+from eval_dagster.lake.format.parquet_files import FileInfo, iter_batches, read_head, read_rows, rows_in
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import declared_headline
 from eval_dagster.progress.reporting import making
 from eval_dagster.records import PROMPT_CHECKS, Check, Status
 from eval_dagster.stages.aggregation import metric_rows, variants_columns
-from eval_dagster.stages.answer_checks import (
-    ANSWER_CHECKS_VERSION,
-    Earlier,
-    answer_findings,
-)
+from eval_dagster.stages.answer_checks import ANSWER_CHECKS_VERSION, Earlier, answer_findings
+from eval_dagster.stages.answer_columns import read_answers
 from eval_dagster.stages.answer_counts import mixed_words, stored_mixed_counts
-from eval_dagster.stages.answer_figures import ServerState, checked_answers, server_states, with_answer_figures
+from eval_dagster.stages.answer_figures import ServerState, server_states, with_answer_figures
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_findings
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult
+from eval_dagster.stages.score_columns import NONE, Scores, column_in, first_order, flags, numbers, read_scores
 from eval_dagster.stages.scores import headline, metric_versions
 from eval_dagster.tasks.variants import DEFAULT
 from eval_dagster.texts.figures import interval
@@ -180,12 +180,18 @@ def _sample_table(prompts: LakeFile, outputs: LakeFile, scores: LakeFile) -> "pd
     table: dict[str, dict[str, Any]] = {}
     for row in read_head(prompts.path, _MOST_SAMPLES, ["sample_id", "sample_name", "subject", "prompt", "choices", "gold"]):
         table[row["sample_id"]] = {name: value for name, value in row.items() if name != "sample_name" or value is not None}
-    shown = pc.field("sample_id").isin(list(table))
-    for row in read_rows(outputs.path, ["sample_id", "text", "choice_logprobs", "error"], shown):
+    for row in _rows_about(outputs.path, ["sample_id", "text", "choice_logprobs", "error"], list(table)):
         table[row["sample_id"]] |= row
-    for row in read_rows(scores.path, ["sample_id", "metric", "value"], shown):
+    for row in _rows_about(scores.path, ["sample_id", "metric", "value"], list(table)):
         table[row["sample_id"]][row["metric"]] = row["value"]
     return pd.DataFrame([{name: _shortened(value) for name, value in row.items()} for row in table.values()])
+
+
+def _rows_about(path: Path, columns: Sequence[str], samples: Sequence[str]) -> Iterator[Any]:
+    """The rows about some samples. Few of the others are held at once."""
+    shown = pa.array(samples, pa.string())
+    for batch in iter_batches(path, columns):
+        yield from rows_in(batch.filter(pc.is_in(batch["sample_id"], value_set=shown)))
 
 
 def _shortened(value: Any) -> Any:
@@ -205,7 +211,7 @@ def materialize_metrics(partition: Partition) -> StageResult:
         LakeError: Scores are missing, damaged, or belong to other responses.
     """
     project = partition.project
-    _, outputs = require_outputs(partition)
+    prompts, outputs = require_outputs(partition)
     scores = partition.require("sample_scores")
     if scores.info.inputs["model_outputs"] != outputs.info.version:
         raise LakeError(f"the scores of {partition} belong to older outputs; materialize sample_scores for this partition")
@@ -214,19 +220,8 @@ def materialize_metrics(partition: Partition) -> StageResult:
     if plan.fresh is not None:
         return _result(partition, plan.fresh, cached=True, warnings=warnings)
     making(_STAGE, partition.eval_name, partition.model)
-    scored = read_rows(scores.path)
-    rows = metric_rows(partition.task, scored)
-    prompts, _ = require_outputs(partition)
-    answers = checked_answers(partition.task, prompts.path, outputs.path, scored)
-    variants = variants_columns(partition.task, scored, rows)
-    rows = with_answer_figures(partition.task, rows, scored, answers)
-    of_answers = answer_findings(
-        partition.task, rows, scored, answers, _earlier(partition, outputs.info.version), _states(partition, scores)
-    )
-    findings = findings_column(prompts, rows, scored, partition.task.METRICS, of_answers)
-    rows = [
-        {**row, "findings": findings if row["is_headline"] else None, "variants": each} for row, each in zip(rows, variants, strict=True)
-    ]
+    asked = asked_versions(prompts.path)
+    rows, spread = _computed(partition, prompts, outputs, scores, _earlier(partition, outputs.info.version, asked[0]))
     key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
     try:
@@ -234,14 +229,32 @@ def materialize_metrics(partition: Partition) -> StageResult:
             mlflow_run = project.tracker.log(tracked_result(partition, scores, rows, key))
     except TrackingError as error:
         warnings.append(f"not in MLflow: {error}")
-    current = _write(partition, rows, scores, plan, mlflow_run)
+    current = _write(partition, rows, scores, plan, mlflow_run, spread, asked)
     return _result(partition, current, cached=False, warnings=warnings)
+
+
+def _computed(
+    partition: Partition, prompts: LakeFile, outputs: LakeFile, scores: LakeFile, earlier: Earlier | None
+) -> tuple[list[MetricRow], dict[str, float]]:
+    """The rows of `metrics`, and the spread over sets of examples. The columns of scores and answers are gone when it returns."""
+    task = partition.task
+    scored = read_scores(scores.path)
+    rows = metric_rows(task, scored)
+    answers = read_answers(task, prompts.path, outputs.path, scores.path, scored)
+    variants = variants_columns(task, scored, rows)
+    rows = with_answer_figures(task, rows, scored, answers)
+    of_answers = answer_findings(task, rows, scored, answers, earlier, _states(partition, scores))
+    findings = findings_column(prompts, rows, scored, task.METRICS, of_answers)
+    rows = [
+        {**row, "findings": findings if row["is_headline"] else None, "variants": each} for row, each in zip(rows, variants, strict=True)
+    ]
+    return rows, _spread(prompts, scored, rows)
 
 
 def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) -> Plan:
     """Whether the current metrics belong to a file of scores, and are in MLflow. Adds problems with MLflow to `warnings`."""
     project, current = partition.project, partition.current(_STAGE)
-    code = code_version(metric_rows, variants_columns, _spread, with_answer_figures, checked_answers)
+    code = code_version(read_scores, metric_rows, variants_columns, _spread, with_answer_figures, read_answers)
     prompts = partition.current("rendered_prompts")
     changes = [[each.name, each.since.isoformat()] for each in _states(partition, scores) if each.since is not None]
     note = prompts and prompts.info.notes.get(FINDINGS_NOTE)
@@ -288,11 +301,18 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
     )
 
 
-def _write(partition: Partition, rows: Sequence[MetricRow], scores: LakeFile, plan: Plan, mlflow_run: str | None) -> LakeFile:
+def _write(
+    partition: Partition,
+    rows: Sequence[MetricRow],
+    scores: LakeFile,
+    plan: Plan,
+    mlflow_run: str | None,
+    spread: Mapping[str, float],
+    asked: tuple[str, str],
+) -> LakeFile:
     time = partition.next_time(_STAGE)
     inputs = scores.info.inputs
-    prompts, _ = require_outputs(partition)
-    samples_version, questions_version = asked_versions(prompts.path)
+    samples_version, questions_version = asked
     previous, changed = _changed_inputs(partition, scores)
     shared = {
         "eval": partition.eval_name,
@@ -322,7 +342,7 @@ def _write(partition: Partition, rows: Sequence[MetricRow], scores: LakeFile, pl
             "metrics": len(rows),
             **{name: scores.info.counts[name] for name in ("samples", "errors")},
             **stored_mixed_counts(scores.info.counts),
-            **_spread(prompts, scores, rows),
+            **spread,
         },
         made_of=plan.made_of,
     )
@@ -350,7 +370,7 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
         return None, None
 
 
-def _earlier(partition: Partition, outputs_version: str) -> Earlier | None:
+def _earlier(partition: Partition, outputs_version: str, samples_version: str) -> Earlier | None:
     """The newest result with other answers, if it has the same samples. None without one."""
     lake = partition.project.lake
     for path in reversed(lake.files(lake.folder("metrics", partition.eval_name, partition.model))):
@@ -359,7 +379,7 @@ def _earlier(partition: Partition, outputs_version: str) -> Earlier | None:
             if info.inputs["model_outputs"] == outputs_version:
                 continue
             row = next((row for row in read_rows(path) if row["is_headline"]), None)
-            if row is None or row["samples_version"] != asked_versions(require_outputs(partition)[0].path)[0]:
+            if row is None or row["samples_version"] != samples_version:
                 return None
             return Earlier(row=row, when=f"the result of {info.materialized_at[:16].replace('T', ' ')} UTC")
     return None
@@ -370,21 +390,30 @@ def _states(partition: Partition, scores: LakeFile) -> list[ServerState]:
     return server_states(partition.project.lake, partition.model) if "model_declared" in scores.info.inputs else []
 
 
-def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[MetricRow]) -> dict[str, float]:
+def _spread(prompts: LakeFile, scores: Scores, rows: Sequence[MetricRow]) -> dict[str, float]:
     """The spread of the headline over the sets of few-shot examples. Empty for one set, or if the headline is not a mean of samples."""
-    columns = ["sample_id", "fewshot_set", "variant"]
-    # Variants of one question would count as independent samples.
-    set_of = {row["sample_id"]: row["fewshot_set"] for row in read_rows(prompts.path, columns) if row.get("variant") in (None, DEFAULT)}
     headline = next((row["metric"] for row in rows if row["is_headline"] and row["aggregation"] != "corpus"), None)
-    sets: dict[int, list[float]] = defaultdict(list)
-    for score in read_rows(scores.path, ["sample_id", "metric", "value"]):
-        number = set_of.get(score["sample_id"])
-        if score["metric"] == headline and score["value"] is not None and number is not None:
-            sets[number].append(score["value"])
-    if len(sets) < 2:
+    samples, sets = list[pa.Array](), [np.empty(0, dtype=np.int64)]
+    for batch in iter_batches(prompts.path, ["sample_id", "fewshot_set", "variant"]):
+        numbered = numbers(column_in(batch, "fewshot_set", pa.int64()), NONE)
+        # Variants of one question would count as independent samples.
+        is_own = pc.or_kleene((variant := column_in(batch, "variant", pa.string())).is_null(), pc.equal(variant, DEFAULT))
+        samples.append(batch["sample_id"])
+        sets.append(np.where(flags(is_own), numbered, NONE))
+    set_of = np.concatenate(sets)
+    if headline is None or len(np.unique(set_of[set_of != NONE])) < 2:
         return {}
-    spread, by_chance = set_spread(list(sets.values()))
-    return {"fewshot_sets": len(sets), "fewshot_spread": spread, "fewshot_spread_by_chance": by_chance}
+    place = numbers(pc.index_in(scores.samples.texts, value_set=pa.chunked_array(samples, pa.string())), NONE)
+    of_headline = scores.metrics.is_text(headline) & ~np.isnan(scores.values)
+    found = np.append(set_of, NONE)[place][scores.samples.codes[of_headline]]
+    values = scores.values[of_headline][found != NONE]
+    first, number = first_order(found[found != NONE])
+    if len(first) < 2:
+        return {}
+    ends = np.cumsum(np.bincount(number))
+    of_sets = np.split(values[np.argsort(number, kind="stable")], ends[:-1])
+    spread, by_chance = set_spread([each.tolist() for each in of_sets])
+    return {"fewshot_sets": len(first), "fewshot_spread": spread, "fewshot_spread_by_chance": by_chance}
 
 
 def _content_version(rows: Sequence[Mapping[str, object]]) -> str:

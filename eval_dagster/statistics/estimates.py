@@ -21,6 +21,8 @@ DRAWS = 1000
 """Resamples of a bootstrap."""
 
 Floats: TypeAlias = NDArray[np.float64]
+Labels: TypeAlias = Sequence[Hashable] | NDArray[np.integer]
+"""The cluster or the group of each sample: texts, or numbers in the place of texts."""
 
 _UPPER = (1 + CONFIDENCE) / 2
 _MOST_COUNTS = 2**21
@@ -54,7 +56,7 @@ class Estimate:
 
 
 def estimate_mean(
-    values: Sequence[float | None], *, proportion: bool, clusters: Sequence[Hashable] | None = None, bounds: Bounds | None = None
+    values: Sequence[float | None] | Floats, *, proportion: bool, clusters: Labels | None = None, bounds: Bounds | None = None
 ) -> Estimate:
     """Estimate a mean.
 
@@ -142,8 +144,8 @@ def estimate_corpus(
     statistics: Floats,
     aggregate: Callable[[Floats], Floats],
     *,
-    clusters: Sequence[Hashable] | None = None,
-    groups: Sequence[Hashable] | None = None,
+    clusters: Labels | None = None,
+    groups: Labels | None = None,
     seed: int = 0,
 ) -> Estimate:
     """Estimate a metric of all samples together that is not their mean, or the mean of its values for groups of equal weight.
@@ -204,7 +206,7 @@ def estimate_macro(
     covariance: float = 0.0,
     n_clusters: int | None = None,
     bounds: Bounds | None = None,
-    members: Sequence[Sequence[float | None]] = (),
+    members: Sequence[Sequence[float | None] | Floats] = (),
 ) -> Estimate:
     """Estimate the mean of groups' means, with equal weights.
 
@@ -261,7 +263,7 @@ def estimate_macro(
     return Estimate(value=value, stderr=stderr, ci_low=low, ci_high=high, **counts)
 
 
-def covariance_of_groups(values: Sequence[float | None], groups: Sequence[Hashable], clusters: Sequence[Hashable]) -> float:
+def covariance_of_groups(values: Sequence[float | None] | Floats, groups: Labels, clusters: Labels | None) -> float:
     """The covariances between the means of groups, summed over all pairs (g, h) with g other than h; 0 if they share no cluster.
 
     With u the sum of a cluster's residuals in a group, over the group's size: C / (C - 1) * sum over C clusters of ((sum over groups of
@@ -283,7 +285,7 @@ def _without_error_bar(value: float | None, *, n: int, n_errors: int, n_clusters
     return Estimate(value=value, stderr=None, ci_low=None, ci_high=None, n=n, n_errors=n_errors, n_clusters=n_clusters)
 
 
-def numbered(labels: Sequence[Hashable] | None, present: NDArray[np.bool_]) -> NDArray[np.intp]:
+def numbered(labels: Labels | None, present: NDArray[np.bool_]) -> NDArray[np.intp]:
     """The labels that are present, as numbers from 0; without labels each gets its own. Raises `ValueError` for other lengths."""
     if labels is None:
         return np.arange(int(present.sum()))
@@ -408,7 +410,7 @@ def estimate_items(
     items: Sequence[Any],
     aggregate: Callable[[list[Any]], float],
     *,
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Labels | None = None,
     n_errors: int = 0,
     seed: int = 0,
     most_seconds: float = 5.0,

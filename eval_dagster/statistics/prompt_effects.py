@@ -1,7 +1,6 @@
 """The part of a score that the wording of its prompt makes: the same questions are asked with several prompts."""
 
 import math
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -9,7 +8,7 @@ import numpy as np
 import scipy  # its parts are loaded on first use
 from numpy.typing import NDArray
 
-from eval_dagster.statistics.estimates import CONFIDENCE, Floats, numbered
+from eval_dagster.statistics.estimates import CONFIDENCE, Floats, Labels, numbered
 
 _FEWEST_CLUSTERS = 3
 """Least number of clusters of an interval."""
@@ -35,7 +34,7 @@ class PromptEffect:
     """The share of the variance of the score with one prompt that the prompt makes; the choice of questions makes the rest."""
 
 
-def prompt_effect(values: Floats, clusters: Sequence[Hashable], groups: Sequence[Hashable] | None = None) -> PromptEffect:
+def prompt_effect(values: Floats, clusters: Labels, groups: Labels | None = None) -> PromptEffect:
     """Compare the means of several prompts, each of the same questions.
 
     With m the means of V prompts and S their covariance by the choice of questions, S = C / (C - 1) * sum over C clusters of u u^T, for u

@@ -132,7 +132,11 @@ class ListHash:
 
     def add(self, item: Any) -> None:
         """Add the next item. Raises `TypeError` as `stable_hash` does."""
-        self._hash.update(self._between + canonical_json(item).encode("utf-8", "surrogatepass"))
+        self.add_json(canonical_json(item).encode("utf-8", "surrogatepass"))
+
+    def add_json(self, item: bytes) -> None:
+        """Add the next item by its `canonical_json`, in UTF-8; or several items, with commas between them."""
+        self._hash.update(self._between + item)
         self._between = b","
 
     def value(self) -> str:

@@ -14,7 +14,6 @@ from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DatasetNotFoundError
 from eval_dagster.lake.files import table_of
 from eval_dagster.lake.format.parquet_files import write_parquet
-from eval_dagster.lake.tables.columns import ScoreRow
 from eval_dagster.lake.tables.rows import answer_row, prompt_row, score_row
 from eval_dagster.project import Project
 from eval_dagster.prompts import checks
@@ -26,8 +25,10 @@ from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.answer_checks import answer_findings
-from eval_dagster.stages.answer_figures import checked_answers, with_answer_figures
+from eval_dagster.stages.answer_columns import read_answers
+from eval_dagster.stages.answer_figures import with_answer_figures
 from eval_dagster.stages.findings import bounds_finding, ties_finding
+from eval_dagster.stages.score_columns import read_scores
 from eval_dagster.stages.scores import clusters_of, scores_of
 from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.base import BaseTask, subject_name
@@ -129,11 +130,12 @@ def findings_of_gold(name: str, samples: Sequence[Sample], folder: Path) -> list
     write_parquet(outputs, table_of("responses", rows))
     clusters = clusters_of(TASKS[name], asked, name)
     types = {prompt.response_type for prompt, _ in answered}
-    scores: list[ScoreRow] = [
-        score_row(name, "gold", prompt, clusters[prompt.source_id], score)
-        for prompt, score in scores_of(task, asked, iter(answered), types)
-    ]
-    answers = checked_answers(TASKS[name], prompts, outputs, scores)
+    scored = folder / f"{name}.scores.parquet"
+    found_scores = scores_of(task, asked, iter(answered), types)
+    of_samples = [score_row(name, "gold", prompt, clusters[prompt.source_id], score) for prompt, score in found_scores]
+    write_parquet(scored, table_of("scores", of_samples))
+    scores = read_scores(scored)
+    answers = read_answers(TASKS[name], prompts, outputs, scored, scores)
     metrics = with_answer_figures(TASKS[name], metric_rows(TASKS[name], scores), scores, answers)
     found = answer_findings(TASKS[name], metrics, scores, answers, None)
     assert not [each for each in found if each.seen.startswith("the check raised")]

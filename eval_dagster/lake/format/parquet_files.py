@@ -188,11 +188,27 @@ def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expres
 
 def iter_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Read a file row by row, as dictionaries. At most a few thousand rows are held at once. Raises LakeError if the file is damaged."""
+    with damage_named(path):
+        for batch in iter_batches(path, columns):
+            yield from _rows_of(batch)
+
+
+def iter_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Read a file in parts of a few thousand rows, as columns. Raises LakeError if the file is damaged. A missing column is left out."""
     require_sound(path)
     with damage_named(path):
         file = pq.ParquetFile(path)
-        for batch in file.iter_batches(batch_size=_rows_at_once(file.metadata), columns=columns and list(columns)):
-            yield from _rows_of(batch)
+        yield from file.iter_batches(batch_size=_rows_at_once(file.metadata), columns=columns and list(columns))
+
+
+def rows_in(batch: pa.RecordBatch) -> list[Any]:
+    """A part of a file as dictionaries."""
+    return _rows_of(batch)
+
+
+def columns_of(batch: pa.RecordBatch) -> dict[str, list[Any]]:
+    """A part of a file as lists by the names of its columns."""
+    return {name: _values(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
 def _rows_at_once(file: pq.FileMetaData) -> int:

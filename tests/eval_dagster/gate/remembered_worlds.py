@@ -26,6 +26,7 @@ from eval_dagster.stages import aggregation, rescoring
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.rescoring import OldAnswers, score_again
+from eval_dagster.stages.score_columns import scores_in
 from eval_dagster.stages.scores import content_version, scores_of, scoring_versions
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.versions.hashes import stable_hash
@@ -227,7 +228,8 @@ class World:
         of_scores = lake.read(scored).info
         assert of_scores is not None
         aggregated = [
-            {**row, "eval": "e", "model": "m", "scores_file": str(scored.relative_to(lake.root))} for row in metric_rows(task, rows)
+            {**row, "eval": "e", "model": "m", "scores_file": str(scored.relative_to(lake.root))}
+            for row in metric_rows(task, scores_in(rows))
         ]
         inputs |= {"sample_scores": of_scores.version}
         version = stable_hash([of_scores.version, outputs, [row["metric_version"] for row in aggregated]])

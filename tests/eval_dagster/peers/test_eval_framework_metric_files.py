@@ -14,6 +14,7 @@ from eval_dagster.peers.eval_framework.sandbox_sessions import SandboxSession, g
 from eval_dagster.peers.raw_answers import RawCompletion
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 from eval_dagster.stages.aggregation import metric_rows
+from eval_dagster.stages.score_columns import scores_in
 from eval_dagster.tasks.base import BaseTask
 
 SIZES = """
@@ -52,7 +53,7 @@ def test_each_value_has_its_direction_in_the_tables(load: Load) -> None:
     metric = load(SIZES, "Lengths")
     task = type("Asked", (BaseTask,), {"NAME": "Asked", "METRICS": [metric]})
     shared = {"sample_id": "1", "subject": "all", "cluster": "1", "item": None, "error": None}
-    rows = metric_rows(task, [{**shared, "metric": name, "value": value} for name, value in scores(metric).items()])
+    rows = metric_rows(task, scores_in([{**shared, "metric": name, "value": value} for name, value in scores(metric).items()]))
     found = {row["metric"]: (row["value"], row["higher_is_better"]) for row in rows}
     assert found == {"lengths/distance": (6.0, False), "lengths/is_long": (1.0, True)}
 

@@ -15,7 +15,8 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric, MetricResult, RepeatedMetric
 from eval_dagster.project import Project
 from eval_dagster.records import Completion, RepeatedScore, Score
-from eval_dagster.stages.aggregation import metric_rows
+from eval_dagster.stages import aggregation
+from eval_dagster.stages.score_columns import scores_in
 from eval_dagster.stages.scores import score_response
 from eval_dagster.statistics.estimates import estimate_mean
 from eval_dagster.tasks.base import BaseTask
@@ -99,6 +100,10 @@ class Overlaps(Task):
 
 def _texts(*texts: str) -> list[Completion]:
     return [Completion(completion_text=text, ground_truths=("abcd",)) for text in texts]
+
+
+def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return aggregation.metric_rows(task, scores_in(scores))
 
 
 def _scores(metric: str, samples: str, values: Sequence[float | None], subjects: str = "", clusters: str = "") -> list[dict[str, Any]]:

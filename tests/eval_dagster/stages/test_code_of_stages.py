@@ -12,6 +12,7 @@ from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages import metrics, prompts, scores
+from eval_dagster.stages.score_columns import read_scores
 from eval_dagster.task_defs import TASKS
 from eval_dagster.versions.references import CodeClosure, Definition, References
 
@@ -33,7 +34,7 @@ INPUTS = {
 """Modules that find the inputs of a stage. The versions of the inputs are part of its fingerprint."""
 
 MAKERS = {"rendered_prompts": (prompts, "render_eval"), "sample_scores": (scores, "_score_rows"), "task_metrics": (metrics, "metric_rows")}
-OTHERS = {"rendered_prompts": [prompt_row]}
+OTHERS = {"rendered_prompts": [prompt_row], "task_metrics": [read_scores]}
 
 
 def watched(make: Callable[..., Any], seen: set[tuple[str, str]]) -> Callable[..., list[Any]]:

@@ -12,6 +12,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.metrics.base import CompletionMetric
 from eval_dagster.project import Project
 from eval_dagster.stages import findings as stored
+from eval_dagster.stages.score_columns import scores_in
 
 TASK = """
     from eval_dagster import AccuracyLoglikelihood, BaseTask, ResponseType
@@ -146,7 +147,7 @@ def test_an_interval_that_leaves_the_values_is_a_finding(value: float, bounds: t
         NAME = "own"
         BOUNDS = bounds
 
-    scores = [{"metric": "own", "value": each} for each in (0.0, value)]
+    scores = scores_in([{"metric": "own", "value": each} for each in (0.0, value)])
     row = {"metric": "own", "is_headline": True, "ci_low": -0.015, "ci_high": 0.215}
     finding = stored.bounds_finding([row], scores, [Own])
     assert (finding is not None) == is_found

@@ -23,6 +23,7 @@ from eval_dagster.prompts.views import apart
 from eval_dagster.records import Completion, GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.inference import misfit
+from eval_dagster.stages.score_columns import scores_in
 from eval_dagster.stages.scores import score_response
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import TaskRow, build_samples
@@ -188,4 +189,4 @@ def test_an_aggregate_that_changes_its_items_is_told_so() -> None:
         for i in range(8)
     ]
     with pytest.raises(DataError, match="the aggregate of the metric sorts changed items that it was given"):
-        metric_rows(Task, rows)
+        metric_rows(Task, scores_in(rows))

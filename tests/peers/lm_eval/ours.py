@@ -18,6 +18,7 @@ from eval_dagster.project import Project
 from eval_dagster.records import Message, ModelResponse, Request
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.partition import Partition, StageFailure
+from eval_dagster.stages.score_columns import read_scores
 from tests.peers.lm_eval.reference import chat_text, likelihood, written
 
 STAGES = ("dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores")
@@ -142,6 +143,6 @@ def _fill(outcome: Outcome, partition: Partition) -> None:
         else:
             doc.values[row["metric"]] = row["value"] if row["item"] is None else thawed(row["item"])
     outcome.docs = list(docs.values())
-    for row in metric_rows(partition.task, read_rows(partition.require("sample_scores").path)):
+    for row in metric_rows(partition.task, read_scores(partition.require("sample_scores").path)):
         if row["subject"] is None and row["aggregation"] != "macro":
             outcome.aggregates[row["metric"]] = row["value"]
