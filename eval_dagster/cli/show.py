@@ -14,7 +14,6 @@ from eval_dagster.records import GenerationSettings, Role
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.shown_prompts import shown_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
-from eval_dagster.tasks.variants import question_of
 from eval_dagster.texts.figures import did_you_mean
 
 _UNKNOWN = "checked on load"
@@ -113,24 +112,18 @@ def show_prompt(
     materialize_snapshot(project, eval_name, "show")
     place = 0 if sample is None else int(sample) if sample.isascii() and sample.isdecimal() else None
     prompts = shown_prompts(project, eval_name, model, place, is_name=sample is not None)
-    keys = prompts.keys
-    found = [] if sample is None else [number for number, key in enumerate(keys) if sample in (key.sample_id, key.sample_name)]
-    if place is not None and place < len(keys):
-        key = keys[place]
+    found = [] if sample is None else prompts.called(sample)
+    if place is not None and place < len(prompts.ids):
         if found and place not in found:
-            other = key.sample_name or key.sample_id
+            other = prompts.names[place] or prompts.ids[place]
             out.print(f"{sample} is the own name of this sample; sample number {sample} is another: --sample {other}", soft_wrap=True)
         elif not found or found == [place]:  # by its number, in all variants
-            found = [
-                number
-                for number, each in enumerate(keys)
-                if number == place or (each.variant and question_of(each.sample_id, each.variant) == key.sample_id)
-            ]
+            found = prompts.variants_of(place)
     if not found:
-        names = [key.sample_name for key in keys if key.sample_name]
+        names = [name for name in prompts.names if name]
         raise UsageError(
-            f"eval {eval_name} has no sample {sample!r} among its {len(keys)}{did_you_mean(str(sample), names)}; --sample takes "
-            f"the sample's own name (ID_FIELD of the task), a sample id, or 0 to {len(keys) - 1}"
+            f"eval {eval_name} has no sample {sample!r} among its {len(prompts.ids)}{did_you_mean(str(sample), names)}; --sample takes "
+            f"the sample's own name (ID_FIELD of the task), a sample id, or 0 to {len(prompts.ids) - 1}"
         )
     for number, prompt in zip(found, prompts.at(found), strict=True):
         named = f"{prompt.sample_name}, {prompt.sample_id}" if prompt.sample_name else prompt.sample_id
