@@ -9,9 +9,9 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from eval_dagster.cli.console import cell, errors, out, print_next, print_table, program_name
+from eval_dagster.cli.console import cell, errors, out, print_next, program_name
 from eval_dagster.cli.options import Evals, RowFormat
-from eval_dagster.cli.tables import Format, print_rows
+from eval_dagster.cli.tables import Format, print_rows, print_screenful
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
@@ -88,9 +88,8 @@ def compare(
             rows.append([each.a.eval_name, each.metric, *points, *astuple(each.comparison), *judged_as])
         print_rows(_FIELDS, rows, output)
         return
-    print_table(
-        f"a: {a}    b: {b}", _COLUMNS, (_row(each, judgement) for each, judgement in results), right=_NUMBERS, heads=("eval", "metric")
-    )
+    cells = (_row(each, judgement) for each, judgement in results)
+    print_screenful(f"a: {a}    b: {b}", _COLUMNS, cells, right=_NUMBERS, heads=("eval", "metric"), choices="--eval")
     for each in shown:
         if each.is_headline:
             _print_changes(each, samples)

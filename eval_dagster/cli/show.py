@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from eval_dagster.cli.console import errors, out, print_records, print_table, say
+from eval_dagster.cli.tables import print_screenful
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, known_ways
@@ -54,7 +55,7 @@ def list_models() -> None:
                 source = []
         dtype = model.dtype if isinstance(model, TransformersModel | VllmModel) else ""
         rows.append((name, model.backend, " ".join(source), dtype, model.prompt_format, state))
-    print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
+    print_screenful("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
     if ways:
         print_records("What would compute them", ("model", "engine", "log-probabilities", "texts"), ways)
     for problem in problems:
@@ -87,7 +88,7 @@ def list_checkpoints(
             also = "evaluated before" if is_evaluated and state != "evaluated" else ""
             seen = f"{each.seen.seen_at:%Y-%m-%d %H:%M}" if each.seen else ""
             rows.append((f"{each.step:,}" if each.step >= 0 else "", state, seen, each.place, "; ".join(filter(None, (each.reason, also)))))
-        print_table(f"Checkpoints of {name}", ("step", "state", "seen (UTC)", "place", "reason"), rows, right=("step",))
+        print_screenful(f"Checkpoints of {name}", ("step", "state", "seen (UTC)", "place", "reason"), rows, right=("step",))
     for name in runs:
         if run in (None, name) and not any(each.family == name for each in found):
             out.print(f"{name}: no checkpoint is there yet.")
