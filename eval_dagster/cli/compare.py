@@ -5,17 +5,18 @@ from contextlib import suppress
 from dataclasses import astuple, fields
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.text import Text
 
-from eval_dagster.cli.console import cell, errors, out, print_next, print_table, program_name
+from eval_dagster.cli.console import cell, errors, out, print_next, program_name
 from eval_dagster.cli.options import Evals, RowFormat
-from eval_dagster.cli.tables import Format, print_rows
+from eval_dagster.cli.tables import Format, print_rows, print_screenful
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict
-from eval_dagster.results.comparison import MetricComparison, ScoreChange, cause_words, changed_samples, compare_points, score_changes
+from eval_dagster.results.comparison import MetricComparison, ScoreChanges, cause_words, changed_samples, compare_points
 from eval_dagster.results.materializations import Materialization, MaterializationName, overall
 from eval_dagster.statistics.paired import ALPHA, Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
@@ -59,11 +60,19 @@ def compare(
             apart[f"{of_a.eval_name} · {metric}: the metric has changed, and the answers cannot be scored again: {error}"] = None
             return of_a, of_b
 
-    found = [each for pair in pairs for each in compare_points(*pair, project.task(pair[0].eval_name).METRICS, alpha=alpha, alike=alike)]
-    shown = [each for each in found if all_metrics or each.is_headline]
+    def compared(*, headlines_only: bool) -> list[MetricComparison]:
+        return [
+            each
+            for pair in pairs
+            for each in compare_points(
+                *pair, project.task(pair[0].eval_name).METRICS, alpha=alpha, alike=alike, headlines_only=headlines_only
+            )
+        ]
+
+    shown = compared(headlines_only=not all_metrics)
     left_out += [_without_metric(pair, a, b) for pair in pairs if not any(each.a.eval_name == pair[0].eval_name for each in shown)]
     if not shown:
-        offer = " (--all-metrics compares the others)" if found else ""
+        offer = " (--all-metrics compares the others)" if not all_metrics and compared(headlines_only=False) else ""
         raise UsageError(f"there is nothing to compare: {'; '.join(left_out)}{offer}")
     for reason in left_out:
         errors.print(f"not compared: {reason}", style="yellow", soft_wrap=True)
@@ -79,10 +88,9 @@ def compare(
             rows.append([each.a.eval_name, each.metric, *points, *astuple(each.comparison), *judged_as])
         print_rows(_FIELDS, rows, output)
         return
-    print_table(
-        f"a: {a}    b: {b}", _COLUMNS, (_row(each, judgement) for each, judgement in results), right=_NUMBERS, heads=("eval", "metric")
-    )
-    for each in found:
+    cells = (_row(each, judgement) for each, judgement in results)
+    print_screenful(f"a: {a}    b: {b}", _COLUMNS, cells, right=_NUMBERS, heads=("eval", "metric"), choices="--eval")
+    for each in shown:
         if each.is_headline:
             _print_changes(each, samples)
     changed = {
@@ -97,7 +105,7 @@ def compare(
     levels = [f"{suite} was at the level {level:.2g}, which --alpha {level:.2g} takes here" for suite, level in _levels(project, shown)]
     gates = f"; the last judgement of {', that of '.join(levels)}" if levels else ""
     out.print(f"All of this together was tested at alpha = {alpha:g}{gates}.", soft_wrap=True)
-    name = next(iter(changed[Verdict.REGRESSED]), found[0].a.eval_name)
+    name = next(iter(changed[Verdict.REGRESSED]), shown[0].a.eval_name)
     print_next((f"compare {a} {b} --eval {name} --samples 50", "more of the samples that flipped"))
 
 
@@ -167,17 +175,16 @@ def _row(each: MetricComparison, judgement: Judgement) -> list[object]:
 
 
 def _print_changes(each: MetricComparison, most: int) -> None:
-    changes = score_changes(each.a, each.b, each.metric) if most else []
+    changes = ScoreChanges.of(each.a, each.b, each.metric) if most else ()
     if not changes:
         return
-    advantages = [_advantage(change, each.higher_is_better) for change in changes]
-    better, worse = sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
+    advantages = changes.differences * (1 if each.higher_is_better else -1)
+    better, worse = int((advantages > 0).sum()), int((advantages < 0).sum())
     alone = len(changes) - better - worse
-    ties = sum(change.is_tie or change.baseline_is_tie for change in changes)
-    of_ties = f" ({ties} of them by a tie of choices)" if ties else ""
+    of_ties = f" ({changes.ties} of them by a tie of choices)" if changes.ties else ""
     counts = f"{worse} worse in a, {better} better{of_ties}" + (f", {alone} with a score in only one of the two" if alone else "")
     out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
-    first = sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]
+    first = changes.at(np.argsort(advantages, kind="stable")[:most])
     for change, sample in zip(first, changed_samples(each.a, each.b, each.metric, first), strict=True):
         prompt = "" if sample.prompt is None else sample.prompt.strip()
         tied = [name for name, is_tie in (("b", change.baseline_is_tie), ("a", change.is_tie)) if is_tie]
@@ -187,10 +194,3 @@ def _print_changes(each: MetricComparison, most: int) -> None:
         out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
         for what, text in (("gold", " | ".join(sample.gold)), ("a", sample.answer), ("b", sample.baseline_answer)):
             out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)
-
-
-def _advantage(change: ScoreChange, higher_is_better: bool) -> float:
-    """How much better a is; 0 if a point has no value."""
-    if change.value is None or change.baseline_value is None:
-        return 0.0
-    return (change.value - change.baseline_value) * (1 if higher_is_better else -1)

@@ -98,6 +98,14 @@ def print_table(
         out.print(_table(None, names, [cells for _, cells in group], right, widths))
 
 
+def is_wide_enough(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str], heads: Sequence[str]) -> bool:
+    """Whether `print_table` prints these rows as a table, instead of one below the other."""
+    texts = [[cell(value) for value in row] for row in rows]
+    kept = [place for place, column in enumerate(columns) if column not in heads]
+    inner = [columns[place] for place in kept], [[row[place] for place in kept] for row in texts]
+    return _folded(columns, texts, right) is not None or (len(kept) < len(columns) and _folded(*inner, right) is not None)
+
+
 def _table(
     title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str], widths: Sequence[int] | None = None
 ) -> Table:

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from eval_dagster.addresses import Addresses
-from eval_dagster.cli.console import out, print_next, print_table
+from eval_dagster.cli.console import out, print_next
 from eval_dagster.cli.options import Evals, Models
+from eval_dagster.cli.tables import print_few, print_screenful
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.records import GateResult
@@ -50,18 +51,17 @@ def print_gate(result: GateResult) -> None:
     changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
     if changed:
         rows = [[row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause_text(row.cause)] for row in changed]
-        print_table(f"Gate of {result.suite}", _COLUMNS, rows, right=_NUMBERS)
+        print_screenful(f"Gate of {result.suite}", _COLUMNS, rows, right=_NUMBERS, whole="sql regressions --format csv")
     out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], soft_wrap=True)
     if result.is_first:
         return
     if fall := clearest_fall(result):
         out.print(f"          fall: {fall}", soft_wrap=True)
-    for row in result.regressions:
-        said = "; ".join([*row.marks, *([row.reason] if row.reason else [])])
-        if said and row.verdict in COMPARED:
-            out.print(f"          {row.verdict.value}: {title(row)}: {said}", soft_wrap=True)
-    for each in unjudged([row for row in result.regressions if row.verdict not in COMPARED]):
-        out.print(f"          {each.verdict.value}: {each.what} on {each.models}: {each.reason}", soft_wrap=True)
+    said = ((row, "; ".join([*row.marks, *([row.reason] if row.reason else [])])) for row in result.regressions)
+    lines = [f"          {row.verdict.value}: {title(row)}: {words}" for row, words in said if words and row.verdict in COMPARED]
+    others = unjudged([row for row in result.regressions if row.verdict not in COMPARED])
+    lines += [f"          {each.verdict.value}: {each.what} on {each.models}: {each.reason}" for each in others]
+    print_few(lines, whole="sql regressions --format csv")
 
 
 def next_command(result: GateResult) -> tuple[str, str] | None:

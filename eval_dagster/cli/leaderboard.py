@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from eval_dagster.cli.console import out, print_table, program_name
+from eval_dagster.cli.console import out, program_name
 from eval_dagster.cli.options import Evals, LakeURL, Models, Suite, Trial
 from eval_dagster.cli.sql import print_damages, queried_lake, read_again, reads_url
+from eval_dagster.cli.tables import print_few, print_screenful
 from eval_dagster.config.values import LAKE_VARIABLE
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import damages_listed, read_rows
@@ -22,6 +23,8 @@ from eval_dagster.texts.figures import dollars, interval, number
 
 _ANSWERING = "select eval, model, served_model, server_fingerprint, count(*) as answers from responses group by all"
 _COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")
+_SPARE = ("± stderr", "answers", "95 % interval", "variants", "cost")
+"""Columns that a narrow terminal does without."""
 SCORE_NUMBERS = ("rank", "score", "± stderr", "samples", "errors")
 
 
@@ -118,9 +121,17 @@ def show_leaderboard(
 
 
 def print_leaderboard(
-    lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None, costs: bool = False
+    lake: Lake,
+    *,
+    title: str = "Leaderboard",
+    chosen: tuple[Sequence[str], Sequence[str]] | None = None,
+    costs: bool = False,
+    whole: str | None = None,
 ) -> list[tuple[str, str]]:
-    """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns the eval and the model of each row."""
+    """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns the eval and the model of each row.
+
+    `whole` is the command that prints all rows, where a terminal shows a part; by default the command that runs.
+    """
     rows, option = standings(lake), " --trial" if lake.is_trial else ""
     if chosen is not None:
         rows = [row for row in rows if row.eval in chosen[0] and row.model in chosen[1]]
@@ -130,7 +141,16 @@ def print_leaderboard(
             known = answer_costs(lake)
             columns = [*columns, "cost"]
             cells = [[*each, known.get((row.eval, row.model), "")] for each, row in zip(cells, rows, strict=True)]
-        print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"), heads=("eval", "metric"))
+        print_screenful(
+            title,
+            columns,
+            cells,
+            right=(*SCORE_NUMBERS, "cost"),
+            heads=("eval", "metric"),
+            spare=_SPARE,
+            whole=whole,
+            choices="--suite, --eval or --model" if whole is None else "",
+        )
     if any(row.differs for row in rows):
         out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
     if any(row.newer_attempt for row in rows):
@@ -143,9 +163,13 @@ def print_leaderboard(
         out.print(
             f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings{option}", style="yellow", soft_wrap=True
         )
-    for eval_name in dict.fromkeys(row.eval for row in rows if row.spread is not None):
-        if warning := prompt_warning([row for row in rows if row.eval == eval_name]):
-            out.print(f"{warning}: {program_name()} sql prompt_sensitivity{option}", style="yellow", soft_wrap=True)
+    varied: dict[str, list[Standing]] = {}
+    for row in rows:
+        if row.spread is not None:
+            varied.setdefault(row.eval, []).append(row)
+    warnings = filter(None, map(prompt_warning, varied.values()))
+    seen = f"sql prompt_sensitivity{option}"
+    print_few([f"{warning}: {program_name()} {seen}" for warning in warnings], whole=f"{seen} --format csv", style="yellow")
     if any(row.findings is None for row in rows):
         out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
     return [(row.eval, row.model) for row in rows]

@@ -9,6 +9,7 @@ import typer
 
 from eval_dagster.cli.console import errors, out, print_table
 from eval_dagster.cli.options import Evals, Models, Suite
+from eval_dagster.cli.tables import print_screenful
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.lake.files import Lake, trial_lake
@@ -116,7 +117,7 @@ def _print_plan(
         amounts = [f"{amount:,.0f}" for amount in work.amounts()]
         rows.append((name, *amounts, f"{each.worker_s:,.2f}", "answers" if is_measured else "rates"))
         known.append(each)
-    print_table(f"{model}: work", _COLUMNS, rows, right=_COLUMNS[1:5])
+    print_screenful(f"{model}: work", _COLUMNS, rows, right=_COLUMNS[1:5], choices="--suite or --eval")
     error = "" if rates.error is None else f"; an eval that is left out of the fit is off by {rates.error:.0%} (median)"
     out.print(
         f"A worker takes {1000 * rates.request_s:.3f} ms a request, {1000 * rates.read_s:.3f} ms a token read and "

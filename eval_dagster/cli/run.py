@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import sys
 import time
 import uuid
@@ -15,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from eval_dagster.cli.console import WarningHandler, errors, out, print_next, say
+from eval_dagster.cli.console import WarningHandler, errors, out, print_next, program_name, say
 from eval_dagster.cli.leaderboard import print_leaderboard
 from eval_dagster.cli.options import Evals, Models, Suite
 from eval_dagster.cli.run_summary import (
@@ -29,7 +30,7 @@ from eval_dagster.cli.run_summary import (
     work_done,
 )
 from eval_dagster.cli.status import look_at_assets, print_states
-from eval_dagster.cli.tables import require_writable
+from eval_dagster.cli.tables import require_writable, say_folded
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.gate.judgement import require_sensible_gate
 from eval_dagster.gate.run_summary import RunSummary
@@ -136,7 +137,7 @@ def run(
         print_not_evaluated(summary.not_evaluated)
         raise typer.Exit(1 if summary.failures else NOT_EVALUATED)
     end = read_end(project, summary, chosen_evals, chosen_models)
-    if not print_leaderboard(project.lake, chosen=(chosen_evals, list(project.config.models))):
+    if not print_leaderboard(project.lake, chosen=(chosen_evals, list(project.config.models)), whole=_leaderboard(suite, evals)):
         out.print("There is no result yet: no evaluation succeeded.")
     flipped = None
     if summary.gate is not None:
@@ -150,6 +151,11 @@ def run(
         raise typer.Exit(1)
     if summary.not_evaluated:
         raise typer.Exit(NOT_EVALUATED)
+
+
+def _leaderboard(suite: str | None, evals: Sequence[str]) -> str:
+    """The command that prints the leaderboard of a suite, of evals, or of all."""
+    return shlex.join(["leaderboard", *(["--suite", suite] if suite else []), *(part for name in evals for part in ("--eval", name))])
 
 
 def _evaluated(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> RunSummary:
@@ -222,7 +228,7 @@ def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], li
     partitions = [(eval_name, model) for model in models for eval_name in evals]
     with reporting():
         outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=run_id, reporter=current_reporter()))
-    print_leaderboard(trial.lake, title="Trial", chosen=(evals, models))
+    print_leaderboard(trial.lake, title="Trial", chosen=(evals, models), whole="leaderboard --trial")
     results = [each for each in outcomes if isinstance(each, StageResult)]
     attempts = read_attempts(trial.lake, run_ids=[run_id])
     computed, answered = request_counts(attempts)
@@ -247,8 +253,9 @@ def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], li
     limited = [message for is_limited, message in ended if is_limited]
     for message in failures:
         say(errors, "failed", message, style="red")
-    for message in dict.fromkeys(warning for each in results for warning in each.warnings if warning not in failures):
-        say(errors, "warning", message, style="yellow")
+    again = f"{program_name()} {shlex.join(sys.argv[1:])} 2>&1 | less -S"
+    warned = [warning for each in results for warning in each.warnings if warning not in failures]
+    say_folded(warned, "warning", style="yellow", whole=again)
     print_not_evaluated(limited)
     if failures or limited:
         raise typer.Exit(1 if failures else NOT_EVALUATED)

@@ -2,10 +2,13 @@
 
 import math
 import os
+import shlex
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from eval_dagster.cli.console import errors, out, print_next, say
+from eval_dagster.cli.console import errors, out, print_next, program_name, say
+from eval_dagster.cli.tables import say_folded
 from eval_dagster.gate.judgement import excused
 from eval_dagster.gate.run_summary import RunSummary
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -146,26 +149,32 @@ def worker_time(worker_s: float, gpu_s: float | None) -> str:
     return f"{worker_s:,.1f} worker-seconds" + (f" ({gpu_s:,.1f} GPU-seconds)" if gpu_s else "")
 
 
+def _again() -> str:
+    """The command that runs, which prints all warnings once more if its output is no terminal. What is current is not computed again."""
+    return f"{program_name()} {shlex.join(sys.argv[1:])} 2>&1 | less -S"
+
+
 def print_not_evaluated(messages: Sequence[str]) -> None:
     """Print what a cap kept from being evaluated, with its number."""
-    for message in messages:
-        say(errors, "not evaluated", message, style="yellow")
+    say_folded(messages, "not evaluated", style="yellow", whole=f"{program_name()} sql attempts --format csv | less -S")
     if messages:
         count = "1 result was" if len(messages) == 1 else f"{len(messages)} results were"
         errors.print(f"{count} not evaluated: the next run asks for what is missing, and for nothing twice", style="yellow", soft_wrap=True)
 
 
 def _print_problems(end: RunEnd) -> None:
+    kinds: dict[bool, list[str]] = {False: [], True: []}
     for message in [*end.summary.failures, *end.unscored]:
-        is_excused = end.is_excused(message)
-        say(errors, "not required" if is_excused else "failed", message, style="yellow" if is_excused else "red")
+        kinds[end.is_excused(message)].append(message)
+    attempts = f"{program_name()} sql attempts --format csv | less -S"
+    say_folded(kinds[False], "failed", style="red", whole=attempts)
+    say_folded(kinds[True], "not required", style="yellow", whole=attempts)
     print_not_evaluated(end.summary.not_evaluated)
     if end.untracked:
         what = "1 result is" if end.untracked == 1 else f"{end.untracked} results are"
         say(errors, "failed", f"{what} not in MLflow, for the reason below; the next run tries again", style="red")
-    for message in dict.fromkeys(end.summary.warnings):
-        if not any(message in failure for failure in [*end.summary.failures, *end.unscored]):
-            say(errors, "warning", message, style="yellow")
+    said = "\n".join([*end.summary.failures, *end.unscored])
+    say_folded([message for message in end.summary.warnings if message not in said], "warning", style="yellow", whole=_again())
 
 
 def _commands(end: RunEnd) -> Iterator[Command]:

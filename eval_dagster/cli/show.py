@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from eval_dagster.cli.console import errors, out, print_records, print_table, say
+from eval_dagster.cli.tables import print_screenful
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, known_ways
@@ -14,7 +15,6 @@ from eval_dagster.records import GenerationSettings, Role
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.shown_prompts import shown_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
-from eval_dagster.tasks.variants import question_of
 from eval_dagster.texts.figures import did_you_mean
 
 _UNKNOWN = "checked on load"
@@ -55,7 +55,7 @@ def list_models() -> None:
                 source = []
         dtype = model.dtype if isinstance(model, TransformersModel | VllmModel) else ""
         rows.append((name, model.backend, " ".join(source), dtype, model.prompt_format, state))
-    print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
+    print_screenful("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
     if ways:
         print_records("What would compute them", ("model", "engine", "log-probabilities", "texts"), ways)
     for problem in problems:
@@ -88,7 +88,7 @@ def list_checkpoints(
             also = "evaluated before" if is_evaluated and state != "evaluated" else ""
             seen = f"{each.seen.seen_at:%Y-%m-%d %H:%M}" if each.seen else ""
             rows.append((f"{each.step:,}" if each.step >= 0 else "", state, seen, each.place, "; ".join(filter(None, (each.reason, also)))))
-        print_table(f"Checkpoints of {name}", ("step", "state", "seen (UTC)", "place", "reason"), rows, right=("step",))
+        print_screenful(f"Checkpoints of {name}", ("step", "state", "seen (UTC)", "place", "reason"), rows, right=("step",))
     for name in runs:
         if run in (None, name) and not any(each.family == name for each in found):
             out.print(f"{name}: no checkpoint is there yet.")
@@ -113,24 +113,18 @@ def show_prompt(
     materialize_snapshot(project, eval_name, "show")
     place = 0 if sample is None else int(sample) if sample.isascii() and sample.isdecimal() else None
     prompts = shown_prompts(project, eval_name, model, place, is_name=sample is not None)
-    keys = prompts.keys
-    found = [] if sample is None else [number for number, key in enumerate(keys) if sample in (key.sample_id, key.sample_name)]
-    if place is not None and place < len(keys):
-        key = keys[place]
+    found = [] if sample is None else prompts.called(sample)
+    if place is not None and place < len(prompts.ids):
         if found and place not in found:
-            other = key.sample_name or key.sample_id
+            other = prompts.names[place] or prompts.ids[place]
             out.print(f"{sample} is the own name of this sample; sample number {sample} is another: --sample {other}", soft_wrap=True)
         elif not found or found == [place]:  # by its number, in all variants
-            found = [
-                number
-                for number, each in enumerate(keys)
-                if number == place or (each.variant and question_of(each.sample_id, each.variant) == key.sample_id)
-            ]
+            found = prompts.variants_of(place)
     if not found:
-        names = [key.sample_name for key in keys if key.sample_name]
+        names = [name for name in prompts.names if name]
         raise UsageError(
-            f"eval {eval_name} has no sample {sample!r} among its {len(keys)}{did_you_mean(str(sample), names)}; --sample takes "
-            f"the sample's own name (ID_FIELD of the task), a sample id, or 0 to {len(keys) - 1}"
+            f"eval {eval_name} has no sample {sample!r} among its {len(prompts.ids)}{did_you_mean(str(sample), names)}; --sample takes "
+            f"the sample's own name (ID_FIELD of the task), a sample id, or 0 to {len(prompts.ids) - 1}"
         )
     for number, prompt in zip(found, prompts.at(found), strict=True):
         named = f"{prompt.sample_name}, {prompt.sample_id}" if prompt.sample_name else prompt.sample_id

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from eval_dagster.cli.console import errors, out, print_next, print_table, say
+from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.cli.options import Evals, Models, RowFormat, Suite
-from eval_dagster.cli.tables import Format, print_rows
+from eval_dagster.cli.tables import Format, print_few, print_rows, print_screenful
 from eval_dagster.freshness import PartitionState, partition_states
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, partition_key
@@ -107,14 +107,16 @@ def _print_states(states: Sequence[PartitionState], *, everything: bool) -> None
     fresh = sum(state.is_fresh for state in states)
     shown = [state for state in states if everything or not state.is_fresh]
     if shown:
-        print_table("What a run would make", _COLUMNS, map(_cells, shown), right=("requests", "time", "cost"))
+        # What is broken comes first, since a terminal shows the first rows.
+        first = sorted(shown, key=lambda state: state.is_known)
+        numbers, choices = ("requests", "time", "cost"), "--suite, --eval or --model"
+        print_screenful("What a run would make", _COLUMNS, map(_cells, first), right=numbers, choices=choices)
     notes: dict[str, list[str]] = {}
     for state in shown:
         for note in _notes(state):
             notes.setdefault(note, []).append(partition_key(state.eval, state.model))
-    for note, partitions in notes.items():
-        of = partitions[0] if len(partitions) == 1 else f"{partitions[0]} and {len(partitions) - 1} more"
-        out.print(f"{of}: {note}", soft_wrap=True)
+    of = {note: names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more" for note, names in notes.items()}
+    print_few([f"{names}: {note}" for note, names in of.items()])
     if fresh == len(states):
         out.print(f"Everything is up to date: {fresh} of {fresh} results of an eval and a model. A run would make nothing.", soft_wrap=True)
         print_next(("leaderboard", "the results"))

@@ -87,9 +87,9 @@ def asked_samples(point: Materialization, metric: str) -> tuple[set[str], set[st
 
     An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.
     """
-    name, table = metric.partition("/")[0], point.score_table
+    name, table = metric.partition("/")[0], point.asked_table
     names = [each for each in pc.unique(table["metric"]).to_pylist() if each.partition("/")[0] == name]
-    of_metric = table.select(["sample_id", "metric", "error"]).filter(pc.field("metric").isin(names))
+    of_metric = table.filter(pc.field("metric").isin(names))
     failed = of_metric.filter(pc.field("error").is_valid())
     return set(of_metric["sample_id"].to_pylist()), set(failed["sample_id"].to_pylist())
 

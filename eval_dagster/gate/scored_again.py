@@ -4,7 +4,7 @@ Two results are compared by numbers of one metric. The answers of older results 
 without asking a model.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -66,9 +66,12 @@ class ScoredAgain(Materialization):
         """Its rows of `scores`, computed now."""
         return self.scored
 
+    def score_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of its scores."""
+        yield self._score_table.select(list(columns))
+
     @cached_property
-    def score_table(self) -> pa.Table:
-        """The columns of its scores that comparisons read."""
+    def _score_table(self) -> pa.Table:
         return table_of("scores", self.scored)
 
     @cached_property
@@ -83,10 +86,9 @@ class ScoredAgain(Materialization):
         """Its responses by sample."""
         return self.answers.responses
 
-    @property
-    def response_table(self) -> pa.Table:
-        """The texts of its responses, and how they ended, as columns."""
-        return table_of("responses", list(self.answers.responses.values()))
+    def response_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of its responses."""
+        yield table_of("responses", list(self.answers.responses.values())).select(list(columns))
 
     def responses_of(self, samples: Collection[str]) -> Mapping[str, ResponseRow]:
         """Its responses to some samples."""
@@ -147,7 +149,7 @@ class Rescorer:
         lake = self.project.lake
         point = next((each for each in history(lake, eval_name, model) if each.materialized_at == time), None)
         with suppress(LakeError):
-            if point is not None and point.metric_rows and len(point.score_table):
+            if point is not None and point.metric_rows and len(point.asked_table):
                 return point
         return self._scored(point or _lost(lake, eval_name, model, time))
 

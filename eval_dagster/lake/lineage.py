@@ -2,12 +2,12 @@
 
 import os
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.parquet_files import columns_of, iter_batches, read_rows, read_table
+from eval_dagster.lake.format.parquet_files import columns_of, iter_batches, iter_tables, read_table
 from eval_dagster.versions.hashes import ListHash, canonical_json
 
 InputCause = Literal["data", "samples", "prompt"]
@@ -28,6 +28,10 @@ _DEFAULT = "default"
 """The variant that is the task's own prompt."""
 _ASKED = ("request_id", "gold", "gold_index", "context")
 """Columns of `prompts`: the request, the gold answer, and the context of the metrics."""
+_PLACE = ("subject", "split", "row_index")
+"""Columns of `samples`: the place of a row in the dataset."""
+_BETWEEN = "\0"
+"""Separates the parts of a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,29 +46,30 @@ class Inputs:
     scores: Path
 
     @cached_property
-    def sources(self) -> dict[str, str]:
-        """The id of each sample's dataset row, by sample id, without variants. Raises `LakeError` if the scores were deleted."""
-        rows = read_rows(self.scores, ["sample_id", "source_id", "variant"])
-        return {row["sample_id"]: row["source_id"] for row in rows if row.get("variant") in (None, _DEFAULT)}
+    def sources(self) -> pa.Table:
+        """The columns `sample_id` and `source_id` of its samples without variants. Raises `LakeError` if the scores were deleted."""
+        found = pa.concat_tables(iter_tables(self.scores, ["sample_id", "source_id", "variant"]))
+        if "variant" in found.column_names:
+            found = found.filter(pc.is_in(found["variant"], value_set=pa.array([None, _DEFAULT], pa.string())))
+        return found.select(["sample_id", "source_id"])
 
     @cached_property
-    def asked(self) -> dict[tuple[str, str | None], list[Any]]:
-        """The columns `_ASKED` of each question in each variant. Empty if the prompts were deleted."""
-        rows = self._rows("prompts", self.model, self.versions["rendered_prompts"], ("sample_id", "variant", *_ASKED))
-        return {(row["sample_id"], row.get("variant")): [row[name] for name in _ASKED] for row in rows}
+    def asked(self) -> pa.Table | None:
+        """`sample_id`, `variant` and the columns `_ASKED` of each question in each variant. None if the prompts were deleted."""
+        return self._table("prompts", self.model, self.versions["rendered_prompts"], ("sample_id", "variant", *_ASKED))
 
     @cached_property
-    def places(self) -> dict[str, tuple[Any, ...]]:
-        """The place of each row in the dataset, by source id. Empty if the snapshot was deleted."""
-        rows = self._rows("samples", None, self.versions["dataset_snapshot"], ("sample_id", "subject", "split", "row_index"))
-        return {row["sample_id"]: (row["subject"], row["split"], row["row_index"]) for row in rows}
+    def places(self) -> pa.Table | None:
+        """The place of each row in the dataset, with the column `sample_id`. None if the snapshot was deleted."""
+        return self._table("samples", None, self.versions["dataset_snapshot"], ("sample_id", *_PLACE))
 
-    def _rows(self, table: str, model: str | None, version: str, columns: Iterable[str]) -> list[dict[str, Any]]:
+    def _table(self, table: str, model: str | None, version: str, columns: Sequence[str]) -> pa.Table | None:
         try:
             file = self.lake.of_version(table, version, self.eval_name, model)
-            return [] if file is None else read_rows(file.path, list(columns))
+            found = None if file is None else pa.concat_tables(iter_tables(file.path, columns))
         except LakeError:
-            return []
+            return None
+        return found if found is not None and len(found) else None
 
 
 def asked_versions(prompts: Path) -> tuple[str, str]:
@@ -111,8 +116,7 @@ def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
     """
     if now.versions["rendered_prompts"] == before.versions["rendered_prompts"]:
         return ()
-    added = {now.sources[sample] for sample in now.sources.keys() - before.sources.keys()}
-    removed = {before.sources[sample] for sample in before.sources.keys() - now.sources.keys()}
+    added, removed = _only(now.sources, before.sources), _only(before.sources, now.sources)
     replaced = _replaced(now, before, added, removed)
     causes: list[InputCause] = []
     if replaced is None or replaced:
@@ -124,21 +128,46 @@ def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
     return tuple(causes)
 
 
-def _replaced(now: Inputs, before: Inputs, added: set[str], removed: set[str]) -> int | None:
+def _only(of: pa.Table, other: pa.Table) -> pa.Array:
+    """The ids of the rows whose samples are in one table of `Inputs.sources` and not in the other."""
+    is_other = pc.is_in(of["sample_id"], value_set=other["sample_id"].combine_chunks())
+    return pc.unique(of["source_id"].filter(pc.invert(is_other)))
+
+
+def _replaced(now: Inputs, before: Inputs, added: pa.Array, removed: pa.Array) -> int | None:
     """The number of rows with changed content. None if unknown."""
-    if now.versions["dataset_snapshot"] == before.versions["dataset_snapshot"] or not (added and removed):
+    if now.versions["dataset_snapshot"] == before.versions["dataset_snapshot"] or not (len(added) and len(removed)):
         return 0
-    if not now.places or not before.places:
+    if now.places is None or before.places is None:
         return None
-    return len(_places(now, added) & _places(before, removed))
+    return int(pc.sum(pc.is_in(_places(now.places, added), value_set=_places(before.places, removed))).as_py() or 0)
 
 
-def _places(inputs: Inputs, sources: set[str]) -> set[tuple[Any, ...]]:
-    return {inputs.places[source] for source in sources if source in inputs.places}
+def _places(places: pa.Table, sources: pa.Array) -> pa.Array:
+    chosen = places.filter(pc.is_in(places["sample_id"], value_set=sources))
+    parts = [chosen[name].cast(pa.string()) for name in _PLACE]
+    return pc.unique(pc.binary_join_element_wise(*parts, _BETWEEN))
 
 
-def _asked_differs(now: Mapping[tuple[str, str | None], Any], before: Mapping[tuple[str, str | None], Any]) -> bool:
+def _asked_differs(now: pa.Table | None, before: pa.Table | None) -> bool:
     """Whether a common sample was asked differently, or in other variants. True if the prompts were deleted."""
-    if not now or not before or {variant for _, variant in now} != {variant for _, variant in before}:
+    if now is None or before is None:
         return True
-    return any(now[sample] != before[sample] for sample in now.keys() & before.keys())
+    variants, variants_before = _variants(now), _variants(before)
+    if set(pc.unique(variants).to_pylist()) != set(pc.unique(variants_before).to_pylist()):
+        return True
+    keys = pc.binary_join_element_wise(now["sample_id"], variants.fill_null(""), _BETWEEN)
+    keys_before = pc.binary_join_element_wise(before["sample_id"], variants_before.fill_null(""), _BETWEEN)
+    places = pc.index_in(keys, value_set=keys_before.combine_chunks())
+    common = pc.is_valid(places)
+    now, before = now.filter(common), before.take(places.filter(common))
+    return any(_differ(now[name], before[name]) for name in _ASKED)
+
+
+def _variants(asked: pa.Table) -> pa.ChunkedArray:
+    return asked["variant"] if "variant" in asked.column_names else pa.chunked_array([pa.nulls(len(asked), pa.string())])
+
+
+def _differ(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
+    """Whether two columns differ in a row: texts, or lists of texts or numbers."""
+    return not a.combine_chunks().equals(b.cast(a.type).combine_chunks())

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.lake.tables.columns import PromptRow, ResponseRow
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, item_of, known_bounds
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, Item, ItemMetric, item_of, known_bounds
 from eval_dagster.records.judgements import ChangedSample
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
-from eval_dagster.results.paired_scores import PairedScores, answers_blank, answers_cut_off
-from eval_dagster.results.samples import answer_text, explanation_of
+from eval_dagster.results.paired_scores import Booleans, Floats, Integers, PairedScores, answers_blank, answers_cut_off, numbers_of_texts
+from eval_dagster.results.samples import answer_text
 from eval_dagster.stages.answer_counts import mixed_words
 from eval_dagster.statistics.paired import ALPHA, Comparison, compare_corpora, compare_items, compare_means
 
@@ -29,9 +29,8 @@ in a form in which the metric finds an answer.
 """
 
 T = TypeVar("T")
-_TIE = '"tie"'
-_MAYBE_NOTHING = r'null|"(\s|\\[a-z0-9]+)*"'
-"""Matches an explanation with a text that may be empty."""
+_TEXTS = ("sample_id", "text", "text_post_processed", "finish_reason")
+_ITEM = ("value", "item")
 _EXPLAINED = 0.5
 """Part of a difference from which on the samples behind it explain it."""
 _FEW = 0.01
@@ -67,6 +66,7 @@ def compare_points(
     *,
     alpha: float = ALPHA,
     alike: Callable[[Materialization, Materialization, str], tuple[Materialization, Materialization]] | None = None,
+    headlines_only: bool = False,
 ) -> list[MetricComparison]:
     """Compare every overall metric that both points have, on the samples that both have.
 
@@ -78,6 +78,7 @@ def compare_points(
         metrics: The task's metrics. A corpus metric is computed from the statistics of the common samples.
         alpha: Two-sided level of significance, for the smallest detectable difference.
         alike: Takes both points and a metric's name; returns both points as scored by the same form of the metric.
+        headlines_only: Whether only headline metrics are compared.
 
     Raises:
         LakeError: The scores of a point were deleted.
@@ -85,7 +86,9 @@ def compare_points(
     found: list[MetricComparison] = []
     for name, row in overall(a).items():
         of_a, of_b = (a, b) if alike is None else alike(a, b, name)
-        comparison = compare_metric(of_a, of_b, name, metrics, alpha=alpha) if name in overall(of_a) else None
+        if name not in overall(of_a) or (headlines_only and not row["is_headline"]):
+            continue
+        comparison = compare_metric(of_a, of_b, name, metrics, alpha=alpha)
         if comparison is not None:
             found.append(
                 MetricComparison(
@@ -115,10 +118,9 @@ def compare_metric(
         if of_all is None:
             return None
         if issubclass(of_all, ItemMetric):
-            of_a, of_b = a.scores_by_metric.get(name, {}), b.scores_by_metric.get(name, {})
-            samples = list(dict.fromkeys([*of_a, *of_b]))  # an aggregate gets the items in the order of the samples
-            items_a, items_b = ([item_of(side[sample]) if sample in side else None for sample in samples] for side in (of_a, of_b))
-            clusters = [(of_a.get(sample) or of_b[sample])["cluster"] for sample in samples]
+            paired = PairedScores.of(a.scores_of(name), b.scores_of(name))  # an aggregate gets the items in the order of the samples
+            items_a, items_b = (_items(paired, of_a=of_a) for of_a in (True, False))
+            clusters = paired.labels("cluster").tolist()
             return compare_items(items_a, items_b, of_all.aggregate, clusters=clusters, alpha=alpha)
         return _compare_corpora(of_all, a, b, alpha) if issubclass(of_all, CorpusMetric) else None
     metric = next((metric for metric in metrics if name.partition("/")[0] == metric.NAME), None)
@@ -153,35 +155,34 @@ def _answer_causes(a: Materialization, b: Materialization, metric: str) -> list[
     """Whether samples explain a difference whose answers one result alone has cut off, or without an answer that the metric finds."""
     if a.scores_version == b.scores_version or not (a.has_scores and b.has_scores):
         return []
-    scores = a.scores_of(metric), b.scores_of(metric)
-    paired = PairedScores.of(*scores)
+    paired = PairedScores.of(a.scores_of(metric), b.scores_of(metric))
     differences = paired.values(of_a=True) - paired.values(of_a=False)
-    known = np.flatnonzero(np.isfinite(differences))
+    known = np.isfinite(differences)
     total = sum(differences[known].tolist())
     if not total:
         return []
-    (cut_a, lost_a), (cut_b, lost_b) = (_unsound_answers(*side) for side in zip((a, b), scores, strict=True))
-    place_of = dict(zip(paired.samples.take(pa.array(known)).to_pylist(), known.tolist(), strict=True))
-    changed: dict[Cause, set[str]] = {"budget": (cut_a ^ cut_b) & place_of.keys()}
-    changed["format"] = ((lost_a ^ lost_b) & place_of.keys()) - changed["budget"]
+    cut_a, lost_a = _unsound_answers(a, paired, of_a=True)
+    cut_b, lost_b = _unsound_answers(b, paired, of_a=False)
+    changed: dict[Cause, Booleans] = {"budget": (cut_a ^ cut_b) & known}
+    changed["format"] = (lost_a ^ lost_b) & known & ~changed["budget"]
     return [
         cause
         for cause, samples in changed.items()
-        if len(samples) >= _FEW * len(known) and differences[[place_of[sample] for sample in samples]].sum() / total >= _EXPLAINED
+        if samples.sum() >= _FEW * known.sum() and differences[samples].sum() / total >= _EXPLAINED
     ]
 
 
-def _unsound_answers(point: Materialization, scores: pa.Table) -> tuple[set[str], set[str]]:
+def _unsound_answers(point: Materialization, paired: PairedScores, *, of_a: bool) -> tuple[Booleans, Booleans]:
     """The samples with an answer that was cut off, and those with one that is empty or in which the metric finds nothing."""
-    # Only a text that has no character but white space, or is null, is nothing.
-    told = scores.filter(pc.fill_null(pc.match_substring_regex(scores["explanation"], _MAYBE_NOTHING), False))
-    rows = told.select(["sample_id", "explanation"]).to_pylist()
-    lost = {row["sample_id"] for row in rows if not all((text or "").strip() for text in explanation_of(row).get("answer", ()))}
+    lost = paired.marks("is_unanswered", of_a=of_a)
+    cut, blank = [pa.array([], pa.string())], [pa.array([], pa.string())]
     try:
-        responses = point.response_table
+        for responses in point.response_tables(_TEXTS):
+            cut.append(answers_cut_off(responses))
+            blank.append(answers_blank(responses))
     except LakeError:
-        return set(), lost
-    return answers_cut_off(responses), lost | answers_blank(responses)
+        return np.zeros_like(lost), lost
+    return paired.among(pa.concat_arrays(cut)), lost | paired.among(pa.concat_arrays(blank))
 
 
 def cause_words(causes: str) -> str:
@@ -206,48 +207,72 @@ class ScoreChange:
     baseline_is_tie: bool
 
 
-def score_changes(a: Materialization, b: Materialization, metric: str) -> list[ScoreChange]:
-    """The samples that two points score differently under a metric, or that only one point has. `b` is the baseline.
+@dataclass(frozen=True)
+class ScoreChanges:
+    """The samples that two points score differently under a metric, or that only one point has, as columns."""
 
-    A corpus metric gives samples no value, so it returns only samples missing from one point.
+    paired: PairedScores
 
-    Raises:
-        LakeError: The scores of a point were deleted.
-    """
-    paired = PairedScores.of(_scores_or_statistics(a, metric), _scores_or_statistics(b, metric))
-    places = np.flatnonzero(paired.changed()).tolist()
-    if not places:
-        return []
-    changed = paired.at(places)
-    columns = (
-        changed.samples.to_pylist(),
-        *(changed.either(name).to_pylist() for name in ("subject", "sample_name")),
-        *(changed.column("value", of_a=of_a).to_pylist() for of_a in (True, False)),
-        *(changed.column("explanation", of_a=of_a).to_pylist() for of_a in (True, False)),
-    )
-    return [
-        ScoreChange(
-            sample_id=sample_id,
-            subject=subject,
-            sample_name=name,
-            value=value,
-            baseline_value=before,
-            is_tie=_TIE in (why or ""),
-            baseline_is_tie=_TIE in (why_before or ""),
+    @classmethod
+    def of(cls, a: Materialization, b: Materialization, metric: str) -> "ScoreChanges":
+        """The changes between two points; `b` is the baseline.
+
+        A corpus metric gives samples no value, so only samples missing from one point are changes.
+
+        Raises:
+            LakeError: The scores of a point were deleted.
+        """
+        paired = PairedScores.of(_scores_or_statistics(a, metric), _scores_or_statistics(b, metric))
+        return cls(paired.at(np.flatnonzero(paired.changed())))
+
+    def __len__(self) -> int:
+        return len(self.paired)
+
+    @property
+    def differences(self) -> Floats:
+        """The value minus the baseline's; 0 if a point has no value."""
+        found = self.paired.values(of_a=True) - self.paired.values(of_a=False)
+        return np.where(np.isnan(found), 0.0, found)
+
+    @property
+    def ties(self) -> int:
+        """Number of samples for which a point found several choices equally good."""
+        return int((self.paired.marks("is_tie", of_a=True) | self.paired.marks("is_tie", of_a=False)).sum())
+
+    def at(self, places: Sequence[int] | Integers) -> list[ScoreChange]:
+        """Some of the changes."""
+        chosen = self.paired.at(places)
+        columns = (
+            chosen.samples.to_pylist(),
+            *(chosen.either(name).to_pylist() for name in ("subject", "sample_name")),
+            *(chosen.column("value", of_a=of_a).to_pylist() for of_a in (True, False)),
+            *(chosen.marks("is_tie", of_a=of_a).tolist() for of_a in (True, False)),
         )
-        for sample_id, subject, name, value, before, why, why_before in zip(*columns, strict=True)
-    ]
+        return [
+            ScoreChange(
+                sample_id=sample_id,
+                subject=subject,
+                sample_name=name,
+                value=value,
+                baseline_value=before,
+                is_tie=is_tie,
+                baseline_is_tie=was_tie,
+            )
+            for sample_id, subject, name, value, before, is_tie, was_tie in zip(*columns, strict=True)
+        ]
 
 
 def changed_samples(
     a: Materialization, b: Materialization, metric: str, changes: Sequence[ScoreChange] | None = None
 ) -> Iterator[ChangedSample]:
-    """The changes of `score_changes`, or some of them, with what was asked and answered.
+    """The changes of `ScoreChanges`, or some of them, with what was asked and answered.
 
     Raises:
         LakeError: The scores of a point were deleted. Deleted prompts and answers are left out.
     """
-    changes = score_changes(a, b, metric) if changes is None else changes
+    if changes is None:
+        found = ScoreChanges.of(a, b, metric)
+        changes = found.at(range(len(found)))
     if not changes:
         return
     samples = [change.sample_id for change in changes]
@@ -277,7 +302,7 @@ def _scores_or_statistics(point: Materialization, metric: str) -> pa.Table:
     found = point.scores_of(metric)
     if len(found):
         return found
-    names = pc.unique(point.score_table["metric"]).to_pylist()
+    names = pc.unique(point.asked_table["metric"]).to_pylist()
     statistic = next((name for name in names if name.startswith(f"{metric}/")), None)
     if statistic is None:
         return found
@@ -304,14 +329,20 @@ def _compare_means(
 
 def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Materialization, of_b: Materialization, alpha: float) -> Comparison:
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
-    columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
-    samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws depend on the order
-    clusters = [next(column[sample]["cluster"] for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
-    matrices = []
-    for columns in (columns_a, columns_b):
-        rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
-        matrices.append(np.array(rows, dtype=float).reshape(len(samples), len(columns)))  # not a number for a missing value
-    return compare_corpora(matrices[0], matrices[1], metric.aggregate, clusters=clusters, alpha=alpha)
+    tables = [table for point in (of_a, of_b) for table in point.scores_of_all(names).values()]
+    samples = pc.unique(pa.chunked_array([chunk for table in tables for chunk in table["sample_id"].chunks], pa.string()))
+    samples = samples.take(pc.sort_indices(samples))  # draws depend on the order
+    places = [pc.index_in(samples, value_set=table["sample_id"].combine_chunks()) for table in tables]
+    columns = [np.asarray(table["value"].take(place).to_numpy(), dtype=float) for table, place in zip(tables, places, strict=True)]
+    a, b = (np.stack(side, axis=1) for side in (columns[: len(names)], columns[len(names) :]))  # not a number for a missing value
+    clusters = pc.coalesce(*(table["cluster"].take(place) for table, place in zip(tables, places, strict=True)))
+    return compare_corpora(a, b, metric.aggregate, clusters=numbers_of_texts(clusters), alpha=alpha)
+
+
+def _items(paired: PairedScores, *, of_a: bool) -> list[Item]:
+    """The items of one side; None for an error or a sample that is missing."""
+    columns = (paired.column(name, of_a=of_a).to_pylist() for name in _ITEM)
+    return [item_of(dict(zip(_ITEM, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def _or_nothing(read: Callable[[], Mapping[str, T]]) -> Mapping[str, T]:

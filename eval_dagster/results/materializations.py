@@ -1,19 +1,22 @@
 """Materializations of an eval's results, with the rows and versions they were computed from."""
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.lake.format.parquet_files import read_info, read_rows, read_table, time_of
+from eval_dagster.lake.format.parquet_files import iter_tables, read_info, read_rows, read_rows_with, time_of
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.schemas import TABLES
@@ -25,8 +28,12 @@ _STAGES = {"prompts": "rendered_prompts", "responses": "model_outputs"}
 _PROMPT = ("sample_id", "request_id", "prompt", "choices", "gold")
 _RESPONSE = ("sample_id", "text", "text_post_processed", "choice_logprobs", "finish_reason", "error")
 """Columns that comparisons read. Other columns, such as log-probabilities of tokens, are many times larger."""
-_TEXT = ("sample_id", "text", "text_post_processed", "finish_reason")
-_SCORE = ("sample_id", "sample_name", "subject", "cluster", "metric", "value", "text_values", "item", "error", "explanation")
+_SCORE = ("sample_id", "sample_name", "subject", "cluster", "metric", "value", "text_values", "item", "explanation")
+_ASKED = ("sample_id", "metric", "error")
+_TIE = '"tie"'
+_MAYBE_NOTHING = r'null|"(\s|\\[a-z0-9]+)*"'
+"""Matches an explanation with a text that may be empty."""
+Booleans: TypeAlias = NDArray[np.bool_]
 _Columns: TypeAlias = Sequence[str] | None
 _Samples: TypeAlias = Collection[str] | None
 
@@ -101,17 +108,40 @@ class Materialization:
         return self.rows("scores")
 
     @cached_property
-    def score_table(self) -> pa.Table:
-        """The columns of its scores that comparisons read, in the order of the file. Raises `LakeError` if they were deleted."""
-        found, schema = read_table(self.path_of("scores"), _SCORE), TABLES["scores"]
-        # An older file lacks some.
-        return pa.table(
-            {name: found[name] if name in found.column_names else pa.nulls(len(found), schema.field(name).type) for name in _SCORE}
-        )
+    def asked_table(self) -> pa.Table:
+        """The columns `sample_id`, `metric` and `error` of its scores. Raises `LakeError` if they were deleted."""
+        return pa.concat_tables(self.score_tables(_ASKED))
 
     def scores_of(self, metric: str) -> pa.Table:
-        """The rows of `score_table` of a metric."""
-        return self.score_table.filter(pc.field("metric") == metric)
+        """The columns of a metric's scores that comparisons read, in the order of the file. Raises `LakeError` if they were deleted.
+
+        The columns `is_tie` and `is_unanswered` stand for the explanations, which can be long. The last metric is kept in memory.
+        """
+        if metric not in self._kept_scores:
+            self._kept_scores.clear()
+            self._kept_scores.update(self.scores_of_all([metric]))
+        return self._kept_scores[metric]
+
+    def scores_of_all(self, metrics: Sequence[str]) -> dict[str, pa.Table]:
+        """The columns of `scores_of` for several metrics, which are read together. Raises `LakeError` if the scores were deleted."""
+        found: dict[str, list[pa.Table]] = {metric: [] for metric in metrics}
+        for table in self.score_tables(_SCORE):
+            for metric, tables in found.items():
+                rows = table.filter(pc.equal(table["metric"], metric))
+                texts = rows["explanation"]
+                rows = rows.append_column("is_tie", pc.fill_null(pc.match_substring(texts, _TIE), False))
+                rows = rows.append_column("is_unanswered", pa.array(_unanswered(texts), pa.bool_()))
+                tables.append(rows.drop_columns(["metric", "explanation"]))
+        return {metric: pa.concat_tables(tables) for metric, tables in found.items()}
+
+    def score_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of its scores, a part of the rows at a time. Raises `LakeError` if they were deleted."""
+        for table in iter_tables(self.path_of("scores"), columns):
+            yield _with_columns(table, columns, "scores")
+
+    @cached_property
+    def _kept_scores(self) -> dict[str, pa.Table]:
+        return {}
 
     @cached_property
     def scores_by_metric(self) -> dict[str, dict[str, ScoreRow]]:
@@ -131,16 +161,10 @@ class Materialization:
         """Its responses by sample, with the columns that comparisons read. Raises `LakeError` if they were deleted."""
         return {row["sample_id"]: row for row in self.rows("responses", _RESPONSE)}
 
-    @property
-    def response_table(self) -> pa.Table:
-        """The texts of its responses, and how they ended, as columns. Raises `LakeError` if they were deleted."""
-        found = read_table(self.path_of("responses"), _TEXT)
-        lacks = [name for name in _TEXT if name not in found.column_names]  # an older file
-        return (
-            found
-            if not lacks
-            else pa.table({name: found[name] if name not in lacks else pa.nulls(len(found), pa.list_(pa.string())) for name in _TEXT})
-        )
+    def response_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Columns of its responses, a part of the rows at a time. Raises `LakeError` if they were deleted."""
+        for table in iter_tables(self.path_of("responses"), columns):
+            yield _with_columns(table, columns, "responses")
 
     def prompts_of(self, samples: Collection[str]) -> Mapping[str, PromptRow]:
         """The prompts of some samples, like `prompts`."""
@@ -161,7 +185,8 @@ class Materialization:
 
     def rows(self, table: StageTable, columns: _Columns = None, samples: _Samples = None) -> list[Any]:
         """The rows of a table that it was computed from, or only some columns or samples. Raises `LakeError` if they were deleted."""
-        return read_rows(self.path_of(table), columns, None if samples is None else pc.field("sample_id").isin(list(samples)))
+        path = self.path_of(table)
+        return read_rows(path, columns) if samples is None else read_rows_with(path, "sample_id", samples, columns)
 
     def path_of(self, table: StageTable) -> Path:
         """The file of a table that it was computed from. Raises `LakeError` if it was deleted."""
@@ -266,6 +291,23 @@ def gone(table: StageTable, eval_name: str, model: str, materialized_at: datetim
         f"the {table} of {eval_name}|{model} of {when} are no longer in the lake; "
         "what was compared with them can be computed again, but not read"
     )
+
+
+def _with_columns(table: pa.Table, columns: Sequence[str], name: StageTable) -> pa.Table:
+    """The columns of a table. Those that an older file lacks are null."""
+    schema = TABLES[name]
+    return pa.table(
+        {each: table[each] if each in table.column_names else pa.nulls(len(table), schema.field(each).type) for each in columns}
+    )
+
+
+def _unanswered(explanations: pa.ChunkedArray) -> Booleans:
+    """Whether the metric found an answer that is empty. Only a text that has no character but white space, or is null, is nothing."""
+    found: Booleans = np.asarray(pc.fill_null(pc.match_substring_regex(explanations, _MAYBE_NOTHING), False)).copy()
+    places = np.flatnonzero(found)
+    for place, text in zip(places.tolist(), explanations.take(pa.array(places)).to_pylist(), strict=True):
+        found[place] = not all((answer or "").strip() for answer in json.loads(text).get("answer", ()))
+    return found
 
 
 def _paths(lake: Lake, eval_name: str, model: str) -> list[Path]:

@@ -1,33 +1,44 @@
 """The prompts of an eval of which a person looks at a few."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat, starmap
-from typing import NamedTuple
+from typing import Any
 
-from eval_dagster.lake.format.parquet_files import read_rows_at, read_table
+from eval_dagster.lake.format.parquet_files import read_columns, read_rows_at
 from eval_dagster.lake.tables.rows import prompt_of
 from eval_dagster.project import Project
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import plan_prompts, render_eval, rendering_of
+from eval_dagster.tasks.variants import variant_id
 
-
-class PromptKey(NamedTuple):
-    """What names a prompt."""
-
-    sample_id: str
-    sample_name: str | None
-    variant: str | None
+_KEY = ("sample_id", "sample_name", "variant")
+"""Columns that name a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownPrompts:
     """The prompts of an eval for a model, of which a few are shown."""
 
-    keys: Sequence[PromptKey]
+    ids: Sequence[str]
+    names: Sequence[str | None]
+    """The own names of the samples."""
+    variants: Sequence[str | None]
     at: Callable[[Sequence[int]], list[RenderedPrompt]]
     """Gives the prompts at some places."""
+
+    def called(self, name: str) -> list[int]:
+        """The places of the prompts with an id or an own name."""
+        return [place for place, names in enumerate(zip(self.ids, self.names, strict=True)) if name in names]
+
+    def variants_of(self, place: int) -> list[int]:
+        """The place of a prompt, and the places of its variants if it is the task's own."""
+        ids = {variant: variant_id(self.ids[place], variant) for variant in set(self.variants) if variant}
+        return [
+            each
+            for each, (sample_id, variant) in enumerate(zip(self.ids, self.variants, strict=True))
+            if each == place or (variant and ids[variant] == sample_id)
+        ]
 
 
 def shown_prompts(project: Project, eval_name: str, model: str, place: int | None, *, is_name: bool) -> ShownPrompts:
@@ -44,14 +55,17 @@ def shown_prompts(project: Project, eval_name: str, model: str, place: int | Non
         rendered = [] if place is None else list(render_eval(project, eval_name, rendering, most=place + 1))
         if place is None or place >= len(rendered) or (is_name and any(prompt.sample_name for prompt in rendered)):
             rendered = list(render_eval(project, eval_name, rendering))
-        keys = [PromptKey(prompt.sample_id, prompt.sample_name, prompt.variant) for prompt in rendered]
-        return ShownPrompts(keys=keys, at=lambda places: [rendered[place] for place in places])
+        columns = {name: [getattr(prompt, name) for prompt in rendered] for name in _KEY}
+        return _shown(columns, lambda places: [rendered[place] for place in places])
     path = stored.path
-    table = read_table(path, PromptKey._fields)
-    columns = (table[name].to_pylist() if name in table.column_names else repeat(None) for name in PromptKey._fields)
 
     def read(places: Sequence[int]) -> list[RenderedPrompt]:
         rows = read_rows_at(path, places)
         return [prompt_of(rows[place]) for place in places]
 
-    return ShownPrompts(keys=list(starmap(PromptKey, zip(*columns, strict=False))), at=read)
+    return _shown(read_columns(path, _KEY), read)
+
+
+def _shown(columns: Mapping[str, list[Any]], at: Callable[[Sequence[int]], list[RenderedPrompt]]) -> ShownPrompts:
+    ids, names, variants = (columns[name] for name in _KEY)
+    return ShownPrompts(ids=ids, names=names, variants=variants, at=at)

@@ -43,6 +43,8 @@ ALPHA = 0.05
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
+Labels: TypeAlias = Sequence[Hashable] | Integers
+"""A label for each sample; equal labels are one cluster or one subject."""
 Test: TypeAlias = Literal["exact McNemar", "sign flips", "paired t", "paired bootstrap"]
 """The test of a p-value: see `compare_means` and `compare_corpora`."""
 
@@ -123,18 +125,30 @@ class CommonSamples:
         )
 
 
-def common_samples(has_a: NDArray[np.bool_], has_b: NDArray[np.bool_], clusters: Sequence[Hashable] | None) -> CommonSamples:
+def common_samples(has_a: NDArray[np.bool_], has_b: NDArray[np.bool_], clusters: Labels | None) -> CommonSamples:
     """Find the samples that both results have a value for. Raises `ValueError` if results and clusters have different lengths."""
     if len(has_a) != len(has_b):
         raise ValueError(f"results of {len(has_a)} and {len(has_b)} samples; align them, with None where a sample is not there")
     mask = has_a & has_b
     return CommonSamples(
         mask=mask,
-        cluster=numbered(clusters, mask),
+        cluster=_numbered(clusters, mask),
         n_only_a=int((has_a & ~has_b).sum()),
         n_only_b=int((has_b & ~has_a).sum()),
         n_neither=int((~has_a & ~has_b).sum()),
     )
+
+
+def _numbered(labels: Labels | None, present: NDArray[np.bool_]) -> Integers:
+    """The labels that are present, as `numbered` numbers them. Numbers are compared many at once."""
+    if not isinstance(labels, np.ndarray):
+        return numbered(labels, present)
+    if len(labels) != len(present):
+        return numbered(labels.tolist(), present)  # raises
+    _, first, inverse = np.unique(labels[present], return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.intp)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
 
 
 def with_estimate(comparison: Comparison, estimate: Estimate) -> Comparison:
@@ -155,7 +169,7 @@ def compare_corpora(
     b: Floats,
     aggregate: Callable[[Floats], Floats],
     *,
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Labels | None = None,
     alpha: float = ALPHA,
     seed: int = 0,
 ) -> Comparison:
@@ -216,7 +230,7 @@ def compare_items(
     b: Sequence[Any],
     aggregate: Callable[[list[Any]], float],
     *,
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Labels | None = None,
     alpha: float = ALPHA,
 ) -> Comparison:
     """Compare two values of a metric of all samples together, on the samples that both have.
@@ -281,8 +295,8 @@ def compare_means(
     a: Column,
     b: Column,
     *,
-    clusters: Sequence[Hashable] | None = None,
-    subjects: Sequence[Hashable] | None = None,
+    clusters: Labels | None = None,
+    subjects: Labels | None = None,
     bounds: Bounds | None = None,
     alpha: float = ALPHA,
 ) -> Comparison:
@@ -315,7 +329,7 @@ def compare_means(
     if not common.mask.any():
         return common.comparison()
     of_a, of_b = of_a[common.mask], of_b[common.mask]
-    subject = np.zeros_like(common.cluster) if subjects is None else numbered(subjects, common.mask)
+    subject = np.zeros_like(common.cluster) if subjects is None else _numbered(subjects, common.mask)
     sizes = np.bincount(subject)
     weights = 1 / (len(sizes) * sizes[subject])
     known = replace(

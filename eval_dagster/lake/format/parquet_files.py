@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import damage_named, lake_name, require_sound, require_sound_footer, write_with_checksum
@@ -32,8 +33,10 @@ MADE_OF_KEY = b"eval_dagster_made_of"
 _ABANDONED_S = 3600.0
 _BATCH = 10_000
 """Most rows that are in memory together where a file is read row by row."""
-_BATCH_BYTES = 8 * 2**20
-"""Bytes of these rows in the file, before compression."""
+_KEYS = 100_000
+"""Most rows that are in memory together while short columns are read."""
+_BATCH_BYTES = 4 * 2**20
+"""Most bytes of these rows, about. Larger batches take as long to read, and longer to make room for."""
 
 
 def is_name(name: str) -> bool:
@@ -198,7 +201,8 @@ def iter_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[p
     require_sound(path)
     with damage_named(path):
         file = pq.ParquetFile(path)
-        yield from file.iter_batches(batch_size=_rows_at_once(file.metadata), columns=columns and list(columns))
+        for number in range(file.num_row_groups):
+            yield from _batches(file, number, columns, _BATCH)
 
 
 def rows_in(batch: pa.RecordBatch) -> list[Any]:
@@ -209,12 +213,6 @@ def rows_in(batch: pa.RecordBatch) -> list[Any]:
 def columns_of(batch: pa.RecordBatch) -> dict[str, list[Any]]:
     """A part of a file as lists by the names of its columns."""
     return {name: _values(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-
-
-def _rows_at_once(file: pq.FileMetaData) -> int:
-    size: int = sum(file.row_group(group).total_byte_size for group in range(file.num_row_groups))
-    count: int = file.num_rows
-    return max(min(_BATCH, _BATCH_BYTES * count // max(size, 1)), 1)
 
 
 def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:
@@ -229,16 +227,75 @@ def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:
 def read_rows_at(path: Path, places: Collection[int]) -> dict[int, Any]:
     """Read the rows at some places of a file, from 0, as dictionaries by place. Raises LakeError if it is damaged."""
     require_sound(path)
-    found: dict[int, Any] = {}
-    start = 0
     with damage_named(path):
-        for batch in pq.ParquetFile(path).iter_batches(batch_size=_BATCH):
-            within = [place for place in places if start <= place < start + batch.num_rows]
-            found |= {place: _rows_of(batch.slice(place - start, 1))[0] for place in within}
-            start += batch.num_rows
-            if len(found) == len(places):
+        file = pq.ParquetFile(path)
+        chosen = sorted(place for place in places if 0 <= place < file.metadata.num_rows)
+        return dict(zip(chosen, _rows_of(_taken(file, np.array(chosen, dtype=np.int64))), strict=True))
+
+
+def read_rows_with(path: Path, column: str, values: Collection[str], columns: Sequence[str] | None = None) -> list[Any]:
+    """Read the rows whose text in a column is one of some values, in the order of the file. Raises LakeError if it is damaged.
+
+    The column is read first. Of the others, a part of the rows is in memory at a time.
+    """
+    require_sound(path)
+    with damage_named(path):
+        file, wanted, found, start = pq.ParquetFile(path), pa.array(list(values), pa.string()), [], 0
+        for batch in file.iter_batches(batch_size=_KEYS, columns=[column]):
+            found.append(np.flatnonzero(pc.is_in(batch[column], value_set=wanted)) + start)
+            start += len(batch)
+        return _rows_of(_taken(file, np.concatenate([np.array([], dtype=np.int64), *found]), columns))
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Read columns of a file. Raises LakeError if it is damaged. A column that an older file lacks is null in each row."""
+    require_sound(path)
+    with damage_named(path):
+        table = pq.ParquetFile(path).read(columns=list(columns))
+        return {name: _values(table[name]) if name in table.column_names else [None] * len(table) for name in columns}
+
+
+def iter_tables(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Read columns of a file in parts of many rows, one part at least. Raises LakeError if it is damaged.
+
+    Columns that an older file lacks are left out.
+    """
+    require_sound(path)
+    with damage_named(path):
+        file = pq.ParquetFile(path)
+        for number in range(file.num_row_groups):
+            for batch in _batches(file, number, columns, _KEYS):
+                yield pa.Table.from_batches([batch])
+        if not file.metadata.num_rows:
+            yield file.read(columns=list(columns))
+
+
+def _taken(file: pq.ParquetFile, places: NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows at some ascending places. Row groups without one are not read."""
+    kept = [field for field in file.schema_arrow if columns is None or field.name in columns]
+    found: list[pa.RecordBatch] = []
+    start = 0
+    for number in range(file.num_row_groups):
+        end = start + file.metadata.row_group(number).num_rows
+        within = places[(places >= start) & (places < end)]
+        for batch in _batches(file, number, columns, _BATCH) if len(within) else ():
+            chosen = within[(within >= start) & (within < start + len(batch))] - start
+            if len(chosen):
+                found.append(batch.take(pa.Array.from_buffers(pa.int64(), len(chosen), [None, pa.py_buffer(chosen)])))
+            start += len(batch)
+            if start > within[-1]:
                 break
-    return found
+        start = end
+    return pa.Table.from_batches(found) if found else pa.schema(kept).empty_table()
+
+
+def _batches(file: pq.ParquetFile, number: int, columns: Sequence[str] | None, most: int) -> Iterator[pa.RecordBatch]:
+    """A row group in batches of `most` rows, or fewer if rows are large."""
+    group = file.metadata.row_group(number)
+    parts = (group.column(place) for place in range(group.num_columns))
+    size = sum(part.total_uncompressed_size for part in parts if columns is None or part.path_in_schema.partition(".")[0] in columns)
+    rows = max(1, min(most, _BATCH_BYTES * group.num_rows // max(1, size)))
+    yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns and list(columns))
 
 
 def _rows_of(table: pa.Table | pa.RecordBatch) -> list[Any]:

@@ -10,7 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_rows, write_parquet
+from eval_dagster.lake.format.damage import enter_checksum, reserve_checksum
+from eval_dagster.lake.format.parquet_files import (
+    FileInfo,
+    iter_rows,
+    iter_tables,
+    new_name,
+    read_rows,
+    read_rows_at,
+    read_rows_with,
+    write_parquet,
+)
 
 INFO = FileInfo(fingerprint="f", version="v", run_id="r", materialized_at="2026-01-01T00:00:00+00:00")
 WORDS = pa.dictionary(pa.int32(), pa.string())
@@ -56,3 +66,48 @@ def test_pandas_is_not_imported_to_read_rows(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["4", "False"]
+
+
+def _grouped(path: Path, rows: int, size: int) -> list[dict[str, Any]]:
+    """Write a file with several row groups, and return its rows."""
+    texts = [f"{'x' * size}{n}" for n in range(rows)]
+    table = pa.table({"sample_id": [f"s{n}" for n in range(rows)], "text": texts, "choices": [[text[-2:], "b"] for text in texts]})
+    write_parquet(path, table)
+    with path.open("w+b") as file:
+        with pq.ParquetWriter(file, table.schema, compression="zstd") as writer:
+            writer.write_table(table, row_group_size=rows // 4)
+            reserve_checksum(writer)
+        enter_checksum(file)
+    return list(table.to_pylist())
+
+
+def test_rows_are_found_by_the_text_of_a_column_or_their_place(tmp_path: Path) -> None:
+    path = tmp_path / new_name("r")
+    rows = _grouped(path, 1000, 10)
+    places = [0, 249, 250, 251, 999]
+    assert read_rows_with(path, "sample_id", [f"s{place}" for place in reversed(places)] + ["nobody"]) == [rows[place] for place in places]
+    assert read_rows_with(path, "sample_id", ["s7"], ["choices", "new"]) == [{"choices": rows[7]["choices"]}]
+    assert read_rows_with(path, "sample_id", []) == []
+    assert read_rows_at(path, [999, 250, 1000]) == {250: rows[250], 999: rows[999]}
+    assert pa.concat_tables(iter_tables(path, ["choices", "sample_id"])).select(["sample_id"]).num_rows == 1000
+
+
+def test_a_few_rows_of_many_take_little_memory_and_no_row_group_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / new_name("r")
+    rows = _grouped(path, 20_000, 4000)
+    read: list[Any] = []
+    own = pq.ParquetFile.iter_batches
+
+    def spied(file: pq.ParquetFile, *arguments: Any, **settings: Any) -> Any:
+        read.append((settings.get("row_groups"), settings["columns"]))
+        return own(file, *arguments, **settings)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", spied)
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        assert read_rows_with(path, "sample_id", ["s10", "s15000"]) == [rows[10], rows[15_000]]
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 30 * 2**20, "the texts alone are 80 MB"
+    assert read == [(None, ["sample_id"]), ([0], None), ([3], None)]
