@@ -77,9 +77,9 @@ class OldRuns:
 def find_old_runs(instance: dg.DagsterInstance, project: Project, keep: Keep, named: NamedRuns, now: datetime) -> OldRuns:
     """Determine which runs of a home can be deleted. Nothing is changed.
 
-    A run stays if it has not ended, made a file of the lake, or has an event that Dagster shows the state of a partition by. Runs of the last
-    day stay, too, and the runs that `keep` names, by their age or as the newest of their job. A failed run of a checkpoint stays, since its
-    sensor would start another. If one run of a night stays, all of them do: the sensor of the gates would judge a night without a gate again.
+    A run stays if it has not ended, made a file of the lake, or has an event that Dagster shows the state of a partition by. Runs of the
+    last day stay, too, and the runs that `keep` names, by their age or as the newest of their job. A failed run of a checkpoint stays,
+    since its sensor would start another. If one run of a night stays, all of them do: a night without its gate would be judged again.
     """
     records = _records(instance, project.home)
     by_job: dict[str, list[dg.RunRecord]] = defaultdict(list)
