@@ -50,7 +50,8 @@ ARROWS = {
     "prompts records sandbox statistics tasks texts tracking users_code versions",
     "known_results": "project stages stores",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
-    "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
+    "results": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics records stages "
+    "statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
     "pipeline": "checkpoints errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages users_code",
     "gate": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics project records "

@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 
 from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.lake.catalog.catalog import metrics_by_file
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.format.parquet_files import read_info, read_rows, read_table, time_of
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.schemas import TABLES
 
+_MANY = 16
+"""To read so many files takes longer than to ask the catalog."""
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
 """Inputs that can change a score -> their names in the lake. Each metric also has a version of its code."""
 StageTable = Literal["prompts", "responses", "scores"]
@@ -252,6 +255,17 @@ def history(lake: Lake, eval_name: str, model: str) -> list[Materialization]:
             if path == paths[-1]:
                 raise
     return points
+
+
+def with_rows(points: Sequence[Materialization]) -> list[Materialization]:
+    """The same materializations of one eval and model. If they are many, their rows of metrics come from the catalog, if it has them."""
+    if len(points) >= _MANY:
+        first = points[0]
+        known = metrics_by_file(first.lake, first.eval_name, first.model, since=first.materialized_at)
+        for point in points:
+            if (rows := known.get(point.metrics.path)) is not None:
+                vars(point).setdefault("metric_rows", rows)  # as the property keeps them
+    return list(points)
 
 
 def materialization_at(points: Sequence[Materialization], materialized_at: datetime | None) -> Materialization | None:

@@ -204,6 +204,11 @@ def read_rows_at(path: Path, places: Collection[int]) -> dict[int, Any]:
     return found
 
 
+def rows_of_table(table: pa.Table) -> list[Any]:
+    """The rows of a table, in the form in which `read_rows` gives them."""
+    return _rows_of(table)
+
+
 def _rows_of(table: pa.Table | pa.RecordBatch) -> list[Any]:
     """A table as rows."""
     empty = dict.fromkeys(table.column_names)
