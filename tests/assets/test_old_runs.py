@@ -10,9 +10,11 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 from mlflow import MlflowClient
+from servers.postgres import running_postgres
 from typer.testing import CliRunner
 
 from eval_dagster import named_runs as naming
@@ -336,3 +338,29 @@ def test_a_home_without_stores_gets_none(tmp_path: Path, monkeypatch: pytest.Mon
         assert (old.rows, old.amount, old.kept, old.delete()) == ([], "", "", [])
     assert not (project.home / "dagster").exists()
     assert not (project.home / "mlflow.db").exists()
+
+
+@pytest.mark.e2e
+def test_postgresql_loses_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (tmp_path / "dagster").mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    with running_postgres() as server:
+        storage = {"storage": {"postgres": {"postgres_url": server.url()}}}
+        (tmp_path / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(storage))
+        for night in range(5):
+            assert not _night(folder, night, "one").failures
+        with open_instance(folder / "home") as instance:
+            assert dg.materialize([stranger], instance=instance).success
+        shown, before = _shown(folder), _dagster_runs(folder)
+        old = _collect(folder)
+        assert old.dagster is not None
+        gone = {run.run_id for run in old.dagster.runs}
+        assert len(gone) >= 3
+        assert all(run.size > 0 for run in old.dagster.runs)
+        assert _dagster_runs(folder) == before - gone
+        for table in ("event_logs", "asset_check_executions", "run_tags"):
+            assert not gone & {each for (each,) in server.query(f"select run_id from {table}")}
+        assert _shown(folder) == shown
+        assert _collect(folder).rows == []
