@@ -141,10 +141,10 @@ def stored_runs(
             if has_instance(project.home):
                 instance = stack.enter_context(open_instance(project.home))
                 dagster = find_old_runs(instance, project, keep, named, now)
-        except StoreError as error:
+        except (StoreError, OSError) as error:  # such as that of a home that this user may only read
             if not tolerant:
                 raise
-            instance = None
+            instance = dagster = None
             notes.append(f"Dagster's runs stay: {error}")
         logged: list[LoggedRun] = []
         tracker = project.tracker

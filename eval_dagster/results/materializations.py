@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
@@ -261,11 +261,20 @@ def with_rows(points: Sequence[Materialization]) -> list[Materialization]:
     """The same materializations of one eval and model. If they are many, their rows of metrics come from the catalog, if it has them."""
     if len(points) >= _MANY:
         first = points[0]
-        known = metrics_by_file(first.lake, first.eval_name, first.model, since=first.materialized_at)
+        known = _known_rows(first.lake.root, first.eval_name, first.model)
+        missing = [point for point in points if point.metrics.path not in known]
+        if len(missing) >= _MANY:
+            known |= metrics_by_file(first.lake, first.eval_name, first.model, since=missing[0].materialized_at)
         for point in points:
             if (rows := known.get(point.metrics.path)) is not None:
                 vars(point).setdefault("metric_rows", rows)  # as the property keeps them
     return list(points)
+
+
+@lru_cache(maxsize=4)
+def _known_rows(root: Path, eval_name: str, model: str) -> dict[Path, list[MetricRow]]:  # noqa: ARG001 - the key
+    """The rows of files, which never change: a night has three uses for them. Few are kept, as a year of nights takes 10 MB or more."""
+    return {}
 
 
 def materialization_at(points: Sequence[Materialization], materialized_at: datetime | None) -> Materialization | None:

@@ -13,6 +13,12 @@ from eval_dagster.results import materializations
 from eval_dagster.results.materializations import history, with_rows
 
 
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    """No test knows the rows that another one has read."""
+    materializations._known_rows.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     nights = Nights(tmp_path_factory.mktemp("nights"))
@@ -50,8 +56,13 @@ def test_many_results_open_no_file_for_their_rows(lake: Lake, monkeypatch: pytes
     points = with_rows(history(lake, "capitals", "mine"))
     assert [point.metric_rows for point in points] == expected
     assert opened == [points[-1].metrics.path]
-    monkeypatch.setattr(materializations, "_MANY", 5)
     opened.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(materializations, "metrics_by_file", None)  # is not asked again
+        again = with_rows([*history(lake, "capitals", "mine")[:3]] * 2)
+    assert [point.metric_rows for point in again] == expected[:3] * 2
+    assert opened == []
+    monkeypatch.setattr(materializations, "_MANY", 5)
     assert [point.metric_rows for point in with_rows(history(lake, "capitals", "mine"))] == expected
     assert len(opened) == 4
 
