@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from itertools import product
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.standings import Baseline, Standings
-from eval_dagster.lake.catalog.archives import archive, archive_path, archived, files_named_by
+from eval_dagster.lake.catalog.archives import archive, archive_path, archived, day_of, files_named_by
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
 from eval_dagster.lake.catalog.scanning import IndexedLake
 from eval_dagster.lake.files import Lake, catalog_path, trial_lake
@@ -314,7 +314,9 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
     dated = {path: end for path, end in ends.items() if end is not None}
     waiting = [catalog_path(lake)] if policy.keeps_catalogs and archive_path(catalog_path(lake)) else []
     recent = sum(policy.catalogs.age is not None and end >= now - policy.catalogs.age for end in dated.values())
-    going = list(dated)[: max(len(dated) - max(recent, (policy.catalogs.count or 0) - len(waiting)), 0)]
+    first = len(dated) - max(recent, (policy.catalogs.count or 0) - len(waiting))
+    since = _first_day(listed, policy.catalogs, now)
+    going = [path for number, (path, end) in enumerate(dated.items()) if number < first or (since is not None and end.date() <= since)]
     kept_catalogs = [*(path for path in ends if path not in going), *waiting]
     named: set[Path] = set()
     for catalog in kept_catalogs:
@@ -374,10 +376,14 @@ def _size_of_all(folder: Path) -> int:
 
 def _end_of_day(text: str) -> datetime | None:
     """The end of a day. None if the file has another name, given by a user."""
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=1)
-    except ValueError:
-        return None
+    day = day_of(text)
+    return None if day is None else datetime.combine(day + timedelta(days=1), datetime.min.time(), UTC)
+
+
+def _first_day(listed: Sequence[Prunable], catalogs: Keep, now: datetime) -> date | None:
+    """The first day whose catalog is kept by number; None without one. Days are counted, since most of the older ones have no catalog."""
+    days = sorted({each.time.date() for each in listed if each.time.date() < now.date()})
+    return days[-catalogs.count] if catalogs.count and len(days) > catalogs.count else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,18 +51,21 @@ ARROWS = {
     "prompts records sandbox statistics tasks texts tracking users_code versions",
     "known_results": "project stages stores",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
-    "results": "config errors lake.files lake.format lake.lineage lake.records lake.tables metrics records stages statistics stores texts",
+    "results": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics records stages "
+    "statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
     "pipeline": "checkpoints errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages users_code",
     "gate": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics project records "
     "results stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
+    "named_runs": "errors lake.catalog lake.files lake.tables retention tracking",
     "lake": "lake.answers lake.catalog lake.files lake.format lake.tables",
     "notifications": "errors gate lake.catalog lake.files lake.format lake.tables project records results stores texts versions",
     "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "
-    "stores texts versions",
+    "stores texts tracking versions",
     "assets": "config dagster_internals datasets errors freshness gate known_results lake.catalog lake.files lake.records lake.tables "
-    "models notifications pages.report remembered results pipeline progress project records stages stores texts users_code versions",
+    "models named_runs notifications pages.report remembered results retention pipeline progress project records stages stores texts "
+    "users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "records",
@@ -88,9 +91,9 @@ ARROWS = {
     "pages.server": "errors gate lake.catalog lake.files lake.format lake.tables metrics pages.report pages.samples records results "
     "statistics texts",
     "cli": "addresses assets config dagster_internals datasets errors freshness gate known_results lake.catalog lake.files "
-    "lake.records lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
-    "peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
-    "task_files tasks texts users_code",
+    "lake.records lake.remote lake.tables metrics models models.transformers.weights named_runs notifications pages.report pages.samples "
+    "pages.server peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
+    "task_files tasks texts tracking users_code",
     "pages": "",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""

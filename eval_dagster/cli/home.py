@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from eval_dagster.cli.console import errors, out, print_next, print_table, say
+from eval_dagster.cli.old_runs import stored_runs
 from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.catalog.verification import Verifiable, Verified, verifiable, verify
 from eval_dagster.lake.files import trial_lake
 from eval_dagster.lake.remote.mirror import upload
 from eval_dagster.models.transformers.weights.gguf import converted_folders, damage
+from eval_dagster.named_runs import NamedRuns, named_runs
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import LogReporter, use_reporter
 from eval_dagster.project import Project, default_config_path, default_home
@@ -85,12 +87,16 @@ def collect(
     removed: Annotated[
         bool, typer.Option("--removed", help="Also delete all files of evals, models and suites outside evals.yaml.")
     ] = False,
+    stores: Annotated[
+        bool, typer.Option("--stores", help="Also delete the runs of such results in Dagster and MLflow, with events, logs and artifacts.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete the files instead of only listing them.")] = False,
 ) -> None:
     """Print what can be deleted and why the rest stays. Delete it if `yes` is set."""
     of_lake = Keep.parse(keep, what="--keep")
     policy = Policy(keep=of_lake, catalogs=Keep.parse(catalogs, what="--catalogs", least=0) if catalogs else of_lake, removed=removed)
     project = Project.open()
+    before = named_runs(project.lake) if stores else NamedRuns()
     found = prune(project, policy) if yes else plan(project, policy)
     rows = []
     for what, group in groupby(found.files, key=lambda each: each.what):
@@ -98,27 +104,43 @@ def collect(
         times = [each.time for each in files]
         ends = (f"{min(times):%Y-%m-%d}", f"{max(times):%Y-%m-%d}")
         rows.append((what, str(len(files)), _size(files), *ends, _REMARKS.get(what, "")))
+    notes, amounts, rest = list(found.notes), [f"{counted(len(found.files), 'file')}, {_size(found.files)}"], ""
+    if stores:
+        going = [each.path for each in found.files]
+        with stored_runs(project, of_lake, before=before, without=going, tolerant=not yes) as old:
+            rows += old.rows
+            amounts += [old.amount] if old.amount else []
+            notes += old.notes
+            rest = old.kept
+            notes += old.delete() if yes else []
     if rows:
         print_table("Deleted" if yes else "Could be deleted", _COLUMNS, rows, right=_NUMBERS)
     kept = [(len(files), _size(files), _WHY[reason].format(keep=keep)) for reason, files in found.kept.items()]
     if kept:
         print_table("Kept", _KEPT_COLUMNS, kept, right=_NUMBERS)
-    for note in found.notes:
+    if rest:
+        out.print(rest)
+    for note in notes:
         say(errors, "warning", note, style="yellow")
-    amount = f"{counted(len(found.files), 'file')}, {_size(found.files)}"
-    if not found.files and not found.kept:
+    amount = "; ".join(amounts)
+    if not rows and not found.kept:
         out.print("There is nothing to delete: nothing has been evaluated here yet.")
         print_next(("run", "evaluate what evals.yaml has"))
-    elif not found.files:
+    elif not rows:
         out.print("There is nothing to delete.")
         print_next(("sql score_history", "what the lake keeps"))
     elif yes:
         out.print(f"Deleted: {amount}.")
         print_next(("sql score_history", "what the lake still keeps"))
     else:
-        options = "".join([f" --keep {keep}", f" --catalogs {catalogs}" if catalogs else "", " --removed" if removed else ""])
+        chosen = [
+            f" --keep {keep}",
+            f" --catalogs {catalogs}" if catalogs else "",
+            " --removed" if removed else "",
+            " --stores" if stores else "",
+        ]
         out.print(f"Nothing was deleted. It would be: {amount}.")
-        print_next((f"gc{options} --yes", "delete them"))
+        print_next((f"gc{''.join(chosen)} --yes", "delete them"))
 
 
 def _size(files: Sequence[Prunable | Verified]) -> str:

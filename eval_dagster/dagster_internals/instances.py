@@ -11,7 +11,8 @@ from dagster._core.launcher import DefaultRunLauncher
 from dagster._core.remote_origin import CodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.remote_representation.code_location import CodeLocation
 from dagster._core.run_coordinator import QueuedRunCoordinator
-from dagster._core.storage.event_log import SqlEventLogStorageTable, SqliteEventLogStorage
+from dagster._core.storage.event_log import AssetKeyTable, SqlEventLogStorage, SqlEventLogStorageTable, SqliteEventLogStorage
+from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, AssetEventTagsTable
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME
 from dagster._core.storage.runs import InMemoryRunStorage, SqliteRunStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
@@ -27,6 +28,9 @@ __all__ = [
     "INDEX_SHARD_NAME",
     "SINGLETON_REPOSITORY_NAME",
     "SQLITE_BUSY_TIMEOUT_SECONDS",
+    "AssetCheckExecutionsTable",
+    "AssetEventTagsTable",
+    "AssetKeyTable",
     "CodeLocation",
     "CodeLocationOrigin",
     "DefaultRunLauncher",
@@ -38,6 +42,7 @@ __all__ = [
     "QueuedRunCoordinatorDaemon",
     "ReconstructableJob",
     "RemoteRepositoryOrigin",
+    "SqlEventLogStorage",
     "SqlEventLogStorageTable",
     "SqliteEventLogStorage",
     "SqliteRunStorage",

@@ -31,6 +31,7 @@ from eval_dagster.results.materializations import (
     n_values,
     overall,
     previous_materialization,
+    with_rows,
 )
 from eval_dagster.results.paired_scores import PairedScores
 from eval_dagster.statistics.paired import Comparison
@@ -153,7 +154,7 @@ class Partition:
     @cached_property
     def points(self) -> list[Materialization]:
         """All its materializations, the oldest first. Raises `LakeError` if the newest is damaged."""
-        return history(self.project.lake, self.eval_name, self.model)
+        return with_rows(history(self.project.lake, self.eval_name, self.model))
 
     def current(self) -> Materialization | None:
         """The result in question. Raises `LakeError` if it is damaged."""

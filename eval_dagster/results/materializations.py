@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.lake.catalog.catalog import metrics_by_file
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.format.parquet_files import iter_tables, read_info, read_rows, read_rows_with, time_of
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.schemas import TABLES
 
+_MANY = 16
+"""To read so many files takes longer than to ask the catalog."""
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
 """Inputs that can change a score -> their names in the lake. Each metric also has a version of its code."""
 StageTable = Literal["prompts", "responses", "scores"]
@@ -277,6 +280,26 @@ def history(lake: Lake, eval_name: str, model: str) -> list[Materialization]:
             if path == paths[-1]:
                 raise
     return points
+
+
+def with_rows(points: Sequence[Materialization]) -> list[Materialization]:
+    """The same materializations of one eval and model. If they are many, their rows of metrics come from the catalog, if it has them."""
+    if len(points) >= _MANY:
+        first = points[0]
+        known = _known_rows(first.lake.root, first.eval_name, first.model)
+        missing = [point for point in points if point.metrics.path not in known]
+        if len(missing) >= _MANY:
+            known |= metrics_by_file(first.lake, first.eval_name, first.model, since=missing[0].materialized_at)
+        for point in points:
+            if (rows := known.get(point.metrics.path)) is not None:
+                vars(point).setdefault("metric_rows", rows)  # as the property keeps them
+    return list(points)
+
+
+@lru_cache(maxsize=4)
+def _known_rows(root: Path, eval_name: str, model: str) -> dict[Path, list[MetricRow]]:  # noqa: ARG001 - the key
+    """The rows of files, which never change: a night has three uses for them. Few are kept, as a year of nights takes 10 MB or more."""
+    return {}
 
 
 def materialization_at(points: Sequence[Materialization], materialized_at: datetime | None) -> Materialization | None:

@@ -17,6 +17,8 @@ _COMPANIONS = ("-wal", "-shm", "-journal")
 _AT_WORK_S = 5.0
 """Seconds. A process without a lock may still be writing an unfinished file that was changed within this time."""
 _LOCKED_S = 5.0
+_WORTH_BYTES = 2**20
+"""Less free space in a database is not worth writing it anew: the next rows take it."""
 
 Examination = Callable[[sqlite3.Connection], str | None]
 """Returns the fault of a readable database, such as missing tables; None for a sound one."""
@@ -151,6 +153,19 @@ def move_into_place(building: Path, path: Path) -> None:
     for ending in _COMPANIONS:
         path.with_name(path.name + ending).unlink(missing_ok=True)
     building.replace(path)
+
+
+def shrink(path: Path) -> str | None:
+    """Give a database's free pages back to the disk, if there are many. Returns the reason if that fails: nothing is lost by it."""
+    try:
+        with closing(connect(path)) as database:
+            free, size = (int(database.execute(f"pragma {name}").fetchone()[0]) for name in ("freelist_count", "page_size"))
+            if free * size >= _WORTH_BYTES:
+                database.execute("vacuum")
+                database.execute("pragma wal_checkpoint(truncate)")
+    except sqlite3.OperationalError as error:
+        return f"{path} stays as large as it is: {error}"
+    return None
 
 
 def _checkpoint(path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 RESULT_KEY_TAG = "eval_dagster.result_key"
 """The tag that identifies a result's run."""
+NAMED_TAG = "eval_dagster.named_at"
+"""The tag with the time, in milliseconds since 1970, at which a later result was the same one and got the same run."""
+REPORT_KEY = "report/"
+"""The beginning of the keys of reports."""
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 """Environment variable: the address of the MLflow UI for browsers."""
 
@@ -36,6 +41,10 @@ _MOST_ABANDONED = 100
 _REST = 20.0
 """After all runs are read, so many times the time that it took passes before they are read again."""
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_NEW_S = 12 * 3600.0
+"""`gc` deletes no run of the last day. A run that is younger than half of it is safe without a mark."""
+_PAGE = 500
+"""Runs that are listed in one query."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +57,29 @@ class _KnownRuns:
     """By run, its experiment, and `active` or `deleted`."""
     rest_until: float
     """When they may be read again, by `time.monotonic`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedRun:
+    """A run that a result or a report has in MLflow."""
+
+    run_id: str
+    key: str
+    """Identifies the result or the report."""
+    time: datetime
+    """When it was written, or last became the run of a result."""
+    eval_name: str
+    model: str
+    dagster_run_id: str
+    """The run of Dagster that logged it. Empty if a server refused the tag."""
+    folder: Path | None
+    """The artifacts, if they are files."""
+    is_report: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of the artifacts; 0 if they are no files of this machine."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) if self.folder else 0
 
 
 class Tracker:
@@ -102,6 +134,8 @@ class Tracker:
                     run = self._run(result.result_key, result.run_name, {})
                 if run.info.status != "FINISHED":
                     complete_run(client, run, result)
+                elif time.time() - _logged(run).time.timestamp() > _NEW_S:  # so that `gc` spares it until a file names it
+                    client.set_tag(run.info.run_id, NAMED_TAG, str(time.time_ns() // 1_000_000))
                 return str(run.info.run_id)
 
         with self._failures(f"log {result.run_name!r}"):
@@ -133,6 +167,58 @@ class Tracker:
 
         with self._failures(f"log {run_name!r}"):
             return self._healing(lambda: repeated(write))
+
+    def logged(self) -> list[LoggedRun]:
+        """The runs of results and reports in the experiment, and those in MLflow's trash if they can be deleted for good.
+
+        No store is created.
+        """
+        if self._file is not None and not self._file.is_file():
+            return []
+        with self._failures("list its runs"):
+            from mlflow.entities import ViewType
+
+            client, token, found = self._client, None, []
+            experiment = client.get_experiment_by_name(self._experiment)
+            view = ViewType.ACTIVE_ONLY if self.is_server else ViewType.ALL
+            while experiment is not None:
+                page = client.search_runs([experiment.experiment_id], f"tags.`{RESULT_KEY_TAG}` != ''", view, _PAGE, page_token=token)
+                found += [_logged(run) for run in page]
+                token = page.token
+                if not token:
+                    break
+            return found
+
+    def delete(self, run: LoggedRun) -> bool:
+        """Delete a run with its artifacts. A server has no call that removes a run for good: there it is marked as deleted.
+
+        It may be repeated after a killed process. Returns False, and deletes nothing, if a new result got the run since it was listed.
+        """
+        with self._failures(f"delete run {run.run_id}"), self._lock(run.key):
+            from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+            client = self._client
+            known = client.get_run(run.run_id)
+            if _logged(known).time > run.time:
+                return False
+            if not self.is_server and known.info.lifecycle_stage == "active":
+                client.delete_run(run.run_id)  # first, so that no result gets a run without artifacts
+            if run.folder is None or run.folder.is_dir():
+                artifacts = get_artifact_repository(known.info.artifact_uri, tracking_uri=str(client.tracking_uri))
+                artifacts.delete_artifacts()  # type: ignore[no-untyped-call]
+            if run.folder is not None:
+                with suppress(OSError):  # other files are there
+                    run.folder.parent.rmdir()
+            if self.is_server:
+                client.delete_run(run.run_id)
+            else:
+                client._tracking_client.store._hard_delete_run(run.run_id)
+            return True
+
+    @property
+    def own_file(self) -> Path | None:
+        """The home's own store. None if runs go to another one, where other projects may log."""
+        return self._file if self._file == self._home / "mlflow.db" else None
 
     def prepare(self) -> str:
         """Create the store if needed, and return its address."""
@@ -366,6 +452,22 @@ class Tracker:
             raise FileNotFoundError(file)
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
             yield database
+
+
+def _logged(run: "Run") -> LoggedRun:
+    info, tags = run.info, run.data.tags
+    times = [info.start_time or 0, info.end_time or 0, int(tags.get(NAMED_TAG, 0))]
+    address = urlsplit(str(info.artifact_uri))
+    return LoggedRun(
+        run_id=str(info.run_id),
+        key=tags[RESULT_KEY_TAG],
+        time=datetime.fromtimestamp(max(times) / 1000, UTC),
+        eval_name=tags.get("eval", ""),
+        model=tags.get("model", ""),
+        dagster_run_id=tags.get("dagster_run_id", ""),
+        folder=Path(unquote(address.path)) if address.scheme == "file" else None,
+        is_report=tags[RESULT_KEY_TAG].startswith(REPORT_KEY),
+    )
 
 
 def with_driver(uri: str) -> str:

@@ -91,6 +91,11 @@ def prepare_instance(home: Path) -> Path:
     return folder
 
 
+def has_instance(home: Path) -> bool:
+    """Whether the Dagster instance of a home was ever used."""
+    return (Path(os.environ.get("DAGSTER_HOME") or home / "dagster") / "dagster.yaml").is_file()
+
+
 @contextmanager
 def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     """The persistent instance of a home within the block. Killed runs are ended first.

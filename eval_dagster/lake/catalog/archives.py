@@ -1,8 +1,8 @@
 """States of past days.
 
-A home has `catalogs/<date>.duckdb`, the last state of each day. A lake in an object store has a list for each day: the names of the files
-that existed at its end. A list depends only on the names of the files, which contain their times. So every machine would write the same
-list, and the first one does.
+A home has `catalogs/<date>.duckdb`, the last state of a day: each day of two weeks, then one a week for eight weeks, then one a month.
+A lake in an object store has a list for each day: the names of the files that existed at its end. A list depends only on the names of the
+files, which contain their times. So every machine would write the same list, and the first one does.
 """
 
 import errno
@@ -12,7 +12,8 @@ import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import duckdb
@@ -29,6 +30,8 @@ _PATH = re.compile(r"'((?:[^']|'')*\.parquet)'")
 _MERGED = ("attempts", "endpoint_states", "checkpoints")
 """Tables whose files are merged. A past night shows all their rows up to now."""
 _COLUMN = "file"
+_DAYS, _WEEKS = timedelta(days=14), timedelta(weeks=8)
+"""So long each day has a copy, and so long before these each week; then each month has one."""
 
 
 def archives_folder(home: Path) -> Path:
@@ -37,13 +40,43 @@ def archives_folder(home: Path) -> Path:
 
 
 def archive(catalog: Path) -> None:
-    """Keep the last state of a past day. Its lake files never change, so it can be queried later."""
+    """Keep the last state of a past day. Its lake files never change, so it can be queried later.
+
+    Copies are whole catalogs, 4 MB each for a small suite. So of the older ones, the last of each week and then of each month stay.
+    """
     kept = archive_path(catalog)
     if kept is not None:
         kept.parent.mkdir(exist_ok=True)
         temporary = kept.with_name(f".{kept.name}.tmp")
         shutil.copy2(catalog, temporary)
         temporary.replace(kept)
+        for path in _superseded(kept.parent):
+            path.unlink(missing_ok=True)
+
+
+def _superseded(folder: Path) -> list[Path]:
+    """The copies that are too old for one a day, and are not the last ones of their week or, if they are too old for that, their month.
+
+    Ages count from the newest copy, so that a home at rest keeps what it has. Copies that a user gave another name are none of these.
+    """
+    dated = {day: path for path in folder.glob("[!.]*.duckdb") if (day := day_of(path.stem)) is not None}
+    days = sorted(dated)
+    going: list[Path] = []
+    for day, next_day in pairwise(days):
+        age = days[-1] - day
+        by_week = age < _DAYS + _WEEKS
+        period, next_period = (each.isocalendar()[:2] if by_week else (each.year, each.month) for each in (day, next_day))
+        if age >= _DAYS and period == next_period:
+            going.append(dated[day])
+    return going
+
+
+def day_of(text: str) -> date | None:
+    """The day that a name is of; None for another name."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        return None
 
 
 def archive_path(catalog: Path) -> Path | None:

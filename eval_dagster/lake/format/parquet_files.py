@@ -298,6 +298,11 @@ def _batches(file: pq.ParquetFile, number: int, columns: Sequence[str] | None, m
     yield from file.iter_batches(batch_size=rows, row_groups=[number], columns=columns and list(columns))
 
 
+def rows_of_table(table: pa.Table) -> list[Any]:
+    """The rows of a table, in the form in which `read_rows` gives them."""
+    return _rows_of(table)
+
+
 def _rows_of(table: pa.Table | pa.RecordBatch) -> list[Any]:
     """A table as rows."""
     empty = dict.fromkeys(table.column_names)

@@ -22,7 +22,7 @@ from eval_dagster.pages.report.histories import Curve, History, headline_of, his
 from eval_dagster.pages.report.plots import MOST_POINTS
 from eval_dagster.project import Project, in_order
 from eval_dagster.records.judgements import Acceptance, Look, Verdict
-from eval_dagster.results.materializations import Materialization, MaterializationName, history, metric_versions
+from eval_dagster.results.materializations import Materialization, MaterializationName, history, metric_versions, with_rows
 from eval_dagster.results.trust import AnswerFigures, answer_words
 from eval_dagster.versions.hashes import package_versions
 
@@ -234,7 +234,7 @@ def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str],
     damages: dict[tuple[str, str], str] = {}
     for key in [(eval_name, model) for eval_name in evals for model in models]:
         try:
-            points[key] = history(project.lake, *key)[-MOST_POINTS:]
+            points[key] = with_rows(history(project.lake, *key)[-MOST_POINTS:])
         except EvalDagsterError as error:
             damages[key] = str(error)
     return points, damages

@@ -11,9 +11,9 @@ from eval_dagster.gate.results import change_points
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import MetricRow
-from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_png, history_markdown, history_png, png_of
+from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint, StepPoint, curve_png, history_markdown, history_png, png_of
 from eval_dagster.records.judgements import Look
-from eval_dagster.results.materializations import Materialization, history, overall
+from eval_dagster.results.materializations import Materialization, history, overall, with_rows
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.texts.figures import number
 from eval_dagster.versions.hashes import code_version, stable_hash
@@ -94,7 +94,7 @@ def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
 
 
 def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
-    points = history(lake, eval_name, model)
+    points = with_rows(history(lake, eval_name, model)[-MOST_POINTS:])
     if len(points) < 2:
         return None
     row = headline_of(points[-1])

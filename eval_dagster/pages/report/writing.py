@@ -15,6 +15,7 @@ from eval_dagster.pages.report.histories import headline_png
 from eval_dagster.pages.report.page import bare_page, missing_page, render
 from eval_dagster.project import Project
 from eval_dagster.stores.whole_files import replaced
+from eval_dagster.tracking.tracker import REPORT_KEY
 
 LATEST = "latest.html"
 """The newest page of a suite."""
@@ -142,7 +143,9 @@ def _track(project: Project, result: GateResult, name: str, contents: Contents) 
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / name
         page.write_bytes(_encoded(contents))
-        run_id = project.tracker.log_page(page, key=f"report/{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags=tags)
+        run_id = project.tracker.log_page(
+            page, key=f"{REPORT_KEY}{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags=tags
+        )
         picture = Path(folder) / PICTURE
         for history in contents.new_histories:
             if history.mlflow_run is not None:

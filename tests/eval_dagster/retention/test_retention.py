@@ -450,6 +450,24 @@ def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home
     assert "found --keep 'ninety'; expected an age in days (90d)" in wrong.stderr
 
 
+def test_catalogs_are_counted_by_days_with_results(home: Home) -> None:
+    """Most old days have no catalog: the newest three of those that have one can be years old."""
+    folder = home.home / "catalogs"
+    some = next(folder.iterdir()).read_bytes()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    for ago in (200, 150, 120):
+        (folder / f"{(home.now - timedelta(days=ago)).date()}.duckdb").write_bytes(some)
+
+    def going(count: int) -> list[Path]:
+        found = plan(home.project(), Policy(keep=DAYS_90, catalogs=Keep(count=count)))
+        return [each.path for each in found.files if each.what == "catalogs"]
+
+    assert going(3) == sorted(folder.iterdir())
+    assert going(5) == sorted(folder.iterdir())[:2]
+    assert going(7) == []
+
+
 @pytest.mark.long
 def test_trials_go_as_a_whole_once_none_of_an_eval_is_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path)
