@@ -49,7 +49,7 @@ _RESPONSE = (*(*_TEXTS, "truncated_tokens", "choice_logprobs", "error", "attempt
 class Positions:
     """Several positions for each answer."""
 
-    answer: Places
+    answer: Codes
     """The answer of each position."""
     position: Codes
     counts: Codes
@@ -137,7 +137,8 @@ def read_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, scored
     Raises:
         LakeError: A file is damaged, or a prompt has no answer.
     """
-    sample_ids = read_table(prompts, ["sample_id"])["sample_id"]
+    sample_ids, known = read_table(prompts, ["sample_id"])["sample_id"], pa.chunked_array([scores.samples.texts])
+    sample_ids = known if sample_ids.equals(known) else sample_ids  # usually each sample has a score; held once
     place, count = _places(sample_ids, outputs)
     samples = numbers(pc.index_in(sample_ids, value_set=scores.samples.texts).combine_chunks(), NONE)
     of_outputs = np.full(count, NONE, dtype=np.int32)
@@ -371,8 +372,10 @@ def _with_prompts(prompts: Path, sample_ids: pa.ChunkedArray, samples: Codes, re
         sample_ids=sample_ids,
         sample_names=pa.chunked_array(texts["sample_name"], pa.string()),
         samples=samples,
-        sources=Labels.of(texts["source_id"]),
+        sources=Labels.of(texts.pop("source_id")).shared(Labels(texts=sample_ids.combine_chunks(), codes=samples)),
         expects_text=expects_text,
-        gold=Positions(answer=np.repeat(np.arange(len(samples)), counts), position=np.concatenate(positions), counts=counts),
+        gold=Positions(
+            answer=np.repeat(np.arange(len(samples), dtype=np.int32), counts), position=np.concatenate(positions), counts=counts
+        ),
         gold_letters=gold_letters,
     )

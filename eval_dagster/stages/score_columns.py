@@ -44,8 +44,10 @@ class Labels:
         return cls(texts=encoded.chunk(0).dictionary, codes=codes)
 
     def shared(self, other: "Labels") -> "Labels":
-        """The same labels. If the texts of others are equal, they are held once: usually a row has one sample and is a cluster."""
-        return replace(self, texts=other.texts) if self.texts.equals(other.texts) else self
+        """The same labels. What is equal to others is held once: usually a row has one sample, and is a cluster of its own."""
+        if not self.texts.equals(other.texts):
+            return self
+        return other if np.array_equal(self.codes, other.codes) else replace(self, texts=other.texts)
 
     def where(self, mask: Flags) -> "Labels":
         """The labels of some rows. The texts stay."""
