@@ -135,7 +135,7 @@ class Materialization:
                 rows = rows.append_column("is_tie", pc.fill_null(pc.match_substring(texts, _TIE), False))
                 rows = rows.append_column("is_unanswered", pa.array(_unanswered(texts), pa.bool_()))
                 tables.append(rows.drop_columns(["metric", "explanation"]))
-        return {metric: pa.concat_tables(tables) for metric, tables in found.items()}
+        return {metric: pa.concat_tables(tables).combine_chunks() for metric, tables in found.items()}  # chunks slow down `take`
 
     def score_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of its scores, a part of the rows at a time. Raises `LakeError` if they were deleted."""

@@ -26,13 +26,18 @@ class PairedScores:
     b: pa.Table
     samples: pa.Array
     """The ids of the samples of either table: those of `a` in its order, then the others; or sorted."""
+    places: pa.Array | None = None
+    """The place of each sample in both tables, if they have the same samples in the same order."""
 
     @classmethod
     def of(cls, a: pa.Table, b: pa.Table, *, is_sorted: bool = False) -> "PairedScores":
         """The pairs of two tables."""
-        found = a["sample_id"].chunks if a["sample_id"].equals(b["sample_id"]) else [*a["sample_id"].chunks, *b["sample_id"].chunks]
+        is_alike = a["sample_id"].equals(b["sample_id"])
+        found = a["sample_id"].chunks if is_alike else [*a["sample_id"].chunks, *b["sample_id"].chunks]
         samples = pc.unique(pa.chunked_array(found, pa.string()))
-        return cls(a, b, samples.take(pc.sort_indices(samples)) if is_sorted else samples)
+        order = pc.sort_indices(samples) if is_sorted else pa.array(np.arange(len(samples)))
+        # Two results of one dataset have the same samples in the same order, which need no search.
+        return cls(a, b, samples.take(order) if is_sorted else samples, order if is_alike and len(samples) == len(a) else None)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -76,14 +81,16 @@ class PairedScores:
 
     def at(self, places: Sequence[int] | Integers) -> "PairedScores":
         """Some of the samples."""
-        return PairedScores(self.a, self.b, self.samples.take(pa.array(places, pa.int64())))
+        chosen = pa.array(places, pa.int64())
+        return PairedScores(self.a, self.b, self.samples.take(chosen), None if self.places is None else self.places.take(chosen))
 
     @cached_property
     def _places(self) -> Mapping[bool, pa.Array]:
         """The place of each sample in table `a` (true) and in table `b` (false)."""
-        of_a = pc.index_in(self.samples, value_set=self.a["sample_id"].combine_chunks())
-        is_alike = self.a["sample_id"].equals(self.b["sample_id"])
-        return {True: of_a, False: of_a if is_alike else pc.index_in(self.samples, value_set=self.b["sample_id"].combine_chunks())}
+        if self.places is not None:
+            return {True: self.places, False: self.places}
+        sides = {True: self.a, False: self.b}
+        return {of_a: pc.index_in(self.samples, value_set=table["sample_id"].combine_chunks()) for of_a, table in sides.items()}
 
 
 def numbers_of_texts(column: pa.Array | pa.ChunkedArray) -> Integers:
