@@ -3,7 +3,7 @@
 The gate reads it by the functions that read Parquet files. What stands in for them here is their lowest layer alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,7 @@ import pytest
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate import results
+from eval_dagster.lake import lineage
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.lake.format import parquet_files
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name
@@ -141,14 +142,23 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> dict[str, RememberedLake]:
         found = found if where is None else found.filter(where)
         return found if columns is None else found.select(list(columns))
 
+    def iter_tables(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+        yield read_table(path, columns)
+
+    def read_rows_with(path: Path, column: str, values: Collection[str], columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        chosen = [row[column] in values for row in held["lake"].read(path).rows]
+        return [row for row, is_chosen in zip(read_rows(path, columns), chosen, strict=True) if is_chosen]
+
     def info(path: Path, stamp: object) -> FileInfo:
         found = held["lake"].read(path).info
         assert found is not None
         return found
 
     monkeypatch.setattr(parquet_files, "read_table", read_rows)
-    for module in (materializations, scores):
-        monkeypatch.setattr(module, "read_table", read_table)
+    monkeypatch.setattr(scores, "read_table", read_table)
+    for module in (materializations, lineage):
+        monkeypatch.setattr(module, "iter_tables", iter_tables)
+    monkeypatch.setattr(materializations, "read_rows_with", read_rows_with)
     monkeypatch.setattr(parquet_files, "_rows_of", lambda rows: rows)
     monkeypatch.setattr(parquet_files, "file_stamp", lambda path: [str(path)])
     monkeypatch.setattr(parquet_files, "_read_info", info)
