@@ -106,8 +106,7 @@ def collect(
         rows.append((what, str(len(files)), _size(files), *ends, _REMARKS.get(what, "")))
     notes, amounts, rest = list(found.notes), [f"{counted(len(found.files), 'file')}, {_size(found.files)}"], ""
     if stores:
-        going = [each.path for each in found.files]
-        with stored_runs(project, of_lake, before=before, without=going, tolerant=not yes) as old:
+        with stored_runs(project, of_lake, before=before, found=found, tolerant=not yes) as old:
             rows += old.rows
             amounts += [old.amount] if old.amount else []
             notes += old.notes

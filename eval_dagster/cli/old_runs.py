@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import errors
@@ -12,7 +11,7 @@ from eval_dagster.errors import StoreError, TrackingError
 from eval_dagster.named_runs import NamedRuns, named_runs, unnamed
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.project import Project
-from eval_dagster.retention import Keep
+from eval_dagster.retention import Keep, Pruning, Reason
 from eval_dagster.stores.sqlite_files import shrink
 from eval_dagster.texts.figures import counted, file_size
 from eval_dagster.tracking.tracker import LoggedRun
@@ -114,15 +113,17 @@ class StoredRuns:
 
 @contextmanager
 def stored_runs(
-    project: Project, keep: Keep, *, before: NamedRuns, without: Sequence[Path], tolerant: bool, now: datetime | None = None
+    project: Project, keep: Keep, *, before: NamedRuns, found: Pruning, tolerant: bool, now: datetime | None = None
 ) -> Iterator[StoredRuns]:
     """Determine which runs can be deleted. Nothing is changed, and no store is created.
+
+    A judgement that only a kept catalog names keeps no run: each catalog names all judgements before it.
 
     Args:
         project: The project.
         keep: The states to keep.
         before: The runs that files named before any was deleted.
-        without: The files that are deleted, or count as deleted.
+        found: The files that are deleted, or could be.
         tolerant: Whether a store that cannot be used is a note and not an error.
         now: The time that ages are relative to.
 
@@ -134,7 +135,9 @@ def stored_runs(
     from eval_dagster.assets.instance.instance import has_instance, open_instance
     from eval_dagster.assets.instance.old_runs import find_old_runs
 
-    now, named, notes = now or datetime.now(UTC), named_runs(project.lake, without=without), list[str]()
+    of_catalogs = [each for each in found.kept.get(Reason.CATALOG, ()) if each.what != "metrics"]
+    named = named_runs(project.lake, without=[each.path for each in (*found.files, *of_catalogs)])
+    now, notes = now or datetime.now(UTC), list[str]()
     with ExitStack() as stack:
         instance = dagster = None
         try:

@@ -29,7 +29,7 @@ from eval_dagster.cli.old_runs import StoredRuns, stored_runs
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.named_runs import NamedRuns, named_runs
 from eval_dagster.project import Project
-from eval_dagster.retention import Keep, Policy, prune
+from eval_dagster.retention import Keep, Policy, Pruning, prune
 from eval_dagster.tracking.store import forget_connections
 from eval_dagster.tracking.tracker import RESULT_KEY_TAG, Tracker
 
@@ -106,13 +106,12 @@ def _client(folder: Path) -> MlflowClient:
     return MlflowClient(tracking_uri=f"sqlite:///{folder / 'home' / 'mlflow.db'}")
 
 
-def _collect(folder: Path, *, delete: bool = True, two: str = TWO, removed: bool = False) -> StoredRuns:
+def _collect(folder: Path, *, delete: bool = True, two: str = TWO, removed: bool = False, catalogs: int = 0) -> StoredRuns:
     """What the command does, at a later time."""
     project = _open(folder, two=two)
     before = named_runs(project.lake)
-    found = prune(project, Policy(keep=KEEP, catalogs=Keep(count=0), removed=removed), now=LATER)
-    without = [each.path for each in found.files]
-    with stored_runs(project, KEEP, before=before, without=without, tolerant=False, now=LATER) as old:
+    found = prune(project, Policy(keep=KEEP, catalogs=Keep(count=catalogs), removed=removed), now=LATER)
+    with stored_runs(project, KEEP, before=before, found=found, tolerant=False, now=LATER) as old:
         if delete:
             assert old.delete() == []
     return old
@@ -185,6 +184,19 @@ def test_the_runs_of_deleted_results_go_and_all_others_stay(folder: Path) -> Non
     assert _shown(folder) == shown
     again = _collect(folder)
     assert (again.amount, again.rows) == ("", [])
+
+
+def test_kept_catalogs_keep_judgements_and_not_their_runs(folder: Path) -> None:
+    """A catalog names all judgements before it, so that no run of a night would ever go."""
+    shutil.copy2(folder / "home" / "evals.duckdb", folder / "home" / "catalogs.duckdb")
+    (folder / "home" / "catalogs").mkdir()
+    (folder / "home" / "catalogs.duckdb").rename(folder / "home" / "catalogs" / f"{datetime.now(UTC).date() - timedelta(days=1)}.duckdb")
+    judgements = list((folder / "home" / "lake" / "regressions").rglob("*.parquet"))
+    old = _collect(folder, catalogs=5)
+    assert all(path.exists() for path in judgements)
+    assert old.dagster is not None
+    assert len(old.dagster.runs) >= 3 * (NIGHTS - 4)
+    assert any(run.is_report for run in old.mlflow)
 
 
 def test_nothing_is_made_anew_after_it(folder: Path) -> None:
@@ -334,7 +346,7 @@ def test_the_command_lists_runs_and_deletes_them_if_told_so(folder: Path, monkey
 def test_a_home_without_stores_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     project = _open(tmp_path)
-    with stored_runs(project, KEEP, before=NamedRuns(), without=[], tolerant=False) as old:
+    with stored_runs(project, KEEP, before=NamedRuns(), found=Pruning(files=[], kept={}, notes=[]), tolerant=False) as old:
         assert (old.rows, old.amount, old.kept, old.delete()) == ([], "", "", [])
     assert not (project.home / "dagster").exists()
     assert not (project.home / "mlflow.db").exists()

@@ -130,9 +130,8 @@ class ManyNights(Nights):
         project, now, kept = self.project(), datetime.now(UTC) + timedelta(days=3), Keep(count=keep)
         before = named_runs(project.lake)
         found = prune(project, Policy(keep=kept, catalogs=kept), now=now)
-        without = [each.path for each in found.files]
         os.environ["DAGSTER_HOME"] = str(self.home / "dagster")
-        with stored_runs(project, kept, before=before, without=without, tolerant=False, now=now) as old:
+        with stored_runs(project, kept, before=before, found=found, tolerant=False, now=now) as old:
             assert old.delete() == []
 
     def size(self) -> dict[str, int]:
@@ -143,12 +142,12 @@ class ManyNights(Nights):
         return {path.name: sum(each.lstat().st_size for each in files if each.is_file()) for path, files in parts.items()}
 
     def state(self) -> dict[str, object]:
-        """What people see of the current results: verdicts, anchors, the leaderboard, and the newest scores of the history."""
+        """What people see of the newest results: verdicts, anchors, the leaderboard, and the scores of the last nights."""
         project = self.project()
         result, standings = current_result(project.lake, SUITE), Standings(project.lake, SUITE)
         keys = [("capitals", "mine"), ("arithmetic", "mine")]
         anchors = {(*key, metric): standings.of(key, metric).anchor_at for key in keys for metric in standings.metrics(key)}
-        recent = "select eval, materialized_at, metric, value from metrics_history where subject is null order by all desc limit 60"
+        recent = "select eval, materialized_at, metric, value from metrics_history where subject is null order by all desc limit 12"
         return {
             "verdicts": result and [(each.eval, each.model, each.metric, each.verdict, each.reason) for each in result.regressions],
             "anchors": anchors,
