@@ -8,11 +8,11 @@ from pathlib import Path
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _MEMORY_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"),
+    2: ("memory.max", "memory.current", "inactive_file", "active_file"),
 }
-"""By version of control groups: the files with the limit and the use of a group, and the name in `memory.stat` of the cached bytes of
-files, which count as used although the kernel frees them first."""
+"""By version of control groups: the files with the limit and the use of a group, and the names in `memory.stat` of the cached bytes of
+files, which count as used. The kernel frees them before it ends a process: first what was read once, then what was read again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,17 +22,20 @@ class MemoryLimit:
     limit: int
     """In bytes."""
     used: int
-    """Without what the kernel would free."""
+    """Without the bytes of files that were read once."""
+    needed: int
+    """Without any bytes of files."""
 
 
 def memory_limits() -> Iterator[MemoryLimit]:
     """The limits of all groups of this process. A group without a limit has none, and a container may hide some."""
     for version, group in own_groups("memory"):
-        most, used, read_files = _MEMORY_FILES[version]
+        most, used, once, again = _MEMORY_FILES[version]
         with suppress(OSError, ValueError):
             limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
             counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
-            yield MemoryLimit(limit=limit, used=taken - int(counts.get(read_files, 0)))
+            read_once, read_again = int(counts.get(once, 0)), int(counts.get(again, 0))
+            yield MemoryLimit(limit=limit, used=taken - read_once, needed=taken - read_once - read_again)
 
 
 def own_groups(controller: str) -> list[tuple[int, Path]]:

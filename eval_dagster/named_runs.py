@@ -1,5 +1,6 @@
 """The runs of Dagster and MLflow that the files of a lake name, and the runs of MLflow that none of them names any more."""
 
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -8,6 +9,7 @@ from pathlib import Path
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog.scanning import IndexedLake
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.parquet_files import unlisted_folder
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.retention import GRACE
 from eval_dagster.tracking.tracker import LoggedRun
@@ -37,10 +39,15 @@ class NamedRuns:
 
 
 def named_runs(lake: Lake, *, without: Collection[Path] = ()) -> NamedRuns:
-    """The runs that the files of a lake name. The files in `without` count as deleted."""
+    """The runs that the files of a lake name. The files in `without` count as deleted.
+
+    Raises:
+        LakeError: A folder cannot be listed. The runs of its files would count as named by none.
+    """
     found, going = NamedRuns(), frozenset(without)
     indexed = IndexedLake(lake)
     for table in TABLES:
+        _require_listed(lake.root / table)
         for path in (path for partition in indexed.partitions(table) for path in partition if path not in going):
             if table in _MERGED:
                 break
@@ -55,6 +62,18 @@ def named_runs(lake: Lake, *, without: Collection[Path] = ()) -> NamedRuns:
             if "mlflow_run" in info.inputs:
                 found.mlflow.add(info.inputs["mlflow_run"])
     return found
+
+
+def _require_listed(folder: Path) -> None:
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - as in `parquet_files`
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LakeError(f"{unlisted_folder(folder, error)}. Until then no run is deleted, since its files name some") from error
+    for name in names:
+        if "=" in name:  # a partition
+            _require_listed(folder / name)
 
 
 def unnamed(logged: Iterable[LoggedRun], named: NamedRuns, *, made_here: Collection[str] | None, now: datetime) -> list[LoggedRun]:

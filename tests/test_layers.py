@@ -58,7 +58,7 @@ ARROWS = {
     "gate": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics project records "
     "results stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
-    "named_runs": "errors lake.catalog lake.files lake.tables retention tracking",
+    "named_runs": "errors lake.catalog lake.files lake.format lake.tables retention tracking",
     "lake": "lake.answers lake.catalog lake.files lake.format lake.tables",
     "notifications": "errors gate lake.catalog lake.files lake.format lake.tables project records results stores texts versions",
     "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "

@@ -11,7 +11,7 @@ import typer
 from eval_dagster.cli.console import errors, out, print_next, print_table, say
 from eval_dagster.cli.old_runs import stored_runs
 from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
-from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.errors import LakeError, StoreError, TrackingError, UsageError
 from eval_dagster.lake.catalog.verification import Verifiable, Verified, verifiable, verify
 from eval_dagster.lake.files import trial_lake
 from eval_dagster.lake.remote.mirror import upload
@@ -105,13 +105,16 @@ def collect(
         ends = (f"{min(times):%Y-%m-%d}", f"{max(times):%Y-%m-%d}")
         rows.append((what, str(len(files)), _size(files), *ends, _REMARKS.get(what, "")))
     notes, amounts, rest = list(found.notes), [f"{counted(len(found.files), 'file')}, {_size(found.files)}"], ""
+    problem: StoreError | TrackingError | None = None
     if stores:
-        with stored_runs(project, of_lake, before=before, found=found, tolerant=not yes) as old:
-            rows += old.rows
-            amounts += [old.amount] if old.amount else []
-            notes += old.notes
-            rest = old.kept
-            notes += old.delete() if yes else []
+        try:
+            with stored_runs(project, of_lake, before=before, found=found, tolerant=not yes) as old:
+                notes += [*old.notes, *(old.delete() if yes else [])]
+                rows += old.rows
+                amounts += [old.amount] if old.amount else []
+                rest = old.kept
+        except (StoreError, TrackingError) as error:  # after what was deleted is printed
+            problem = error
     if rows:
         print_table("Deleted" if yes else "Could be deleted", _COLUMNS, rows, right=_NUMBERS)
     kept = [(len(files), _size(files), _WHY[reason].format(keep=keep)) for reason, files in found.kept.items()]
@@ -121,6 +124,8 @@ def collect(
         out.print(rest)
     for note in notes:
         say(errors, "warning", note, style="yellow")
+    if problem is not None:
+        raise type(problem)(f"not all runs were deleted: {problem}; run the command again") from problem
     amount = "; ".join(amounts)
     if not rows and not found.kept:
         out.print("There is nothing to delete: nothing has been evaluated here yet.")

@@ -66,7 +66,7 @@ class StoredRuns:
         """What stays, in words. Empty for nothing."""
         dagster = self.dagster.kept if self.dagster else 0
         runs = [*([f"{dagster} of Dagster"] if dagster else []), *([f"{self.mlflow_kept} of MLflow"] if self.mlflow_kept else [])]
-        why = "new ones, those of results that stay, and those that show the current state of assets"
+        why = "new ones, and the runs that made results that stay, or show the current state of assets"
         return f"Runs that stay: {' and '.join(runs)}: {why}." if runs else ""
 
     @property
@@ -93,10 +93,13 @@ class StoredRuns:
         remarks: list[str] = []
         tracker = self.project.tracker
         if self.mlflow:
+            deleted = 0
             with RichReporter(errors).track("delete MLflow runs", total=len(self.mlflow), unit="runs") as advance:
                 for run in self.mlflow:
-                    tracker.delete(run)
+                    deleted += tracker.delete(run)
                     advance(1)
+            if stay := len(self.mlflow) - deleted:
+                remarks.append(f"{counted(stay, 'run')} of MLflow stay: new results got them meanwhile")
         if self.mlflow and tracker.is_server:
             remarks.append(
                 f"the runs are marked as deleted in MLflow at {tracker.shown_uri}, as a server has no call that removes them for good; "
@@ -144,7 +147,7 @@ def stored_runs(
             if has_instance(project.home):
                 instance = stack.enter_context(open_instance(project.home))
                 dagster = find_old_runs(instance, project, keep, named, now)
-        except (StoreError, OSError) as error:  # such as that of a home that this user may only read
+        except (StoreError, OSError) as error:  # for instance in a home that this user may only read
             if not tolerant:
                 raise
             instance = dagster = None

@@ -375,7 +375,7 @@ class Config(Section):
     longer ends its process, and its eval has failed. The limit needs a process that watches: the command, or the Dagster daemon."""
     memory: MemorySize | None = None
     """Most memory of a run and the processes that it starts, such as `2GiB` or `800MiB`. A stage that takes more ends with a message, and
-    its eval has failed. Null: as much as the container has, or the machine."""
+    its eval has failed; while a model is asked, the evals that still lack answers. Null: as much as the container has, or the machine."""
     environments: dict[Name, Text] = Field(default_factory=dict)
     """The interpreters of packages that have an environment of their own, by the name of the registry: `lighteval: path/to/python`. A path
     is relative to the folder of evals.yaml."""

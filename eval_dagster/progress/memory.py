@@ -39,8 +39,8 @@ def memory_limited(most: int | None) -> Iterator[None]:
             told = f"{work} took {_gib(used)} of memory at row {row:,}; `memory` in evals.yaml allows {_gib(most)}"
             raise MemoryLimitError(f"{told}. {_CURE}")
         for each in memory_limits():
-            if each.used > _NEARLY * each.limit:
-                told = f"at row {row:,} of {work}, {_gib(each.used)} of the {_gib(each.limit)} of memory of this container were taken"
+            if each.needed > _NEARLY * each.limit:
+                told = f"at row {row:,} of {work}, {_gib(each.needed)} of the {_gib(each.limit)} of memory of this container were taken"
                 raise MemoryLimitError(f"{told}; beyond them the system would end the process. {_CURE}")
         looked_at = time.monotonic()
 

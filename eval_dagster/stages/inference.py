@@ -30,6 +30,7 @@ from eval_dagster.stages.answer_progress import AnswerProgress
 from eval_dagster.stages.partition import Partition
 from eval_dagster.users_code import calling
 from eval_dagster.versions.hashes import stable_hash
+from eval_dagster.versions.seen_ids import SeenIds
 
 T = TypeVar("T")
 _EVALS, _REQUESTS = 3, 40
@@ -249,6 +250,10 @@ class Asker:
         """`reporter` shows the progress of loading and answers."""
         self.run = ModelRun()
         """The call of the model, with the answers of the last part."""
+        self.answered = SeenIds()
+        """The requests that this call answered, in any part."""
+        self.failed: dict[str, Answer] = {}
+        """Their answers that are not stored, since another call may succeed."""
         self._model = model
         self._reporter = reporter
         self._loaded: Model | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError
+from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, MemoryLimitError
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_head
@@ -65,8 +65,11 @@ class _Asking:
     rows: StageTable
     """The rows of `responses` so far."""
     counts: "_Counts"
-    left: int = 0
-    """Prompts without an answer."""
+
+    @property
+    def left(self) -> int:
+        """Prompts without an answer."""
+        return int(self.prompts.info.counts["prompts"]) - self.counts.requests
 
 
 def materialize_outputs(
@@ -135,25 +138,32 @@ def materialize_outputs(
 
 
 def _ask_all(asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: Reporter) -> ModelRun:
-    """Answer all prompts, from the cache or by the model, part by part. Returns the call of the model."""
+    """Answer all prompts, from the cache or by the model, part by part. Returns the call of the model.
+
+    If a part cannot be read, or takes too much memory, the evals before it have all their answers.
+    """
     asker = Asker(asked, reporter)
     total, start = sum(int(plan.prompts.info.counts["prompts"]) for plan in plans), 0
-    for part in _parts(plans):
-        end = start + len(part)
-        words = "" if len(part) == total else f"prompts {start + 1:,} to {end:,} of {total:,}"
-        answers = _answers(asked, asker, part, look, words)
-        for plan, row in part:
-            answer = _answer_to(row, answers, asked.version)
-            if answer is None:
-                plan.left += 1
-                continue
-            response = _response_row(plan.partition, row, answer)
-            plan.rows.add(response)
-            plan.counts.add(row, answer, response, asker.run, plan.partition.eval_name)
-        start = end
-        # Not held while the next part is read.
-        part.clear()
-        answers, asker.run.answers, asker.run.found = {}, {}, {}
+    try:
+        for part in _parts(plans):
+            end = start + len(part)
+            words = "" if len(part) == total else f"prompts {start + 1:,} to {end:,} of {total:,}"
+            answers = _answers(asked, asker, part, look, words)
+            for plan, row in part:
+                answer = _answer_to(row, answers, asked.version)
+                if answer is not None:
+                    response = _response_row(plan.partition, row, answer)
+                    plan.rows.add(response)
+                    plan.counts.add(row, answer, response, asker, plan.partition.eval_name)
+            for plan in plans:
+                if not plan.left:
+                    plan.rows.settle()
+            start = end
+            # Not held while the next part is read.
+            part.clear()
+            answers, asker.run.answers, asker.run.found = {}, {}, {}
+    except (LakeError, MemoryLimitError) as error:
+        asker.run.failure = str(error)
     asker.end()
     asker.run.notes = {**asker.run.notes, **look.notes}
     asker.run.look_cost = look.cost
@@ -180,7 +190,9 @@ def _answers(asked: AskedModel, asker: Asker, part: Sequence[tuple[_Asking, Prom
     run = asker.run
     # An invalid prompt is answered by its own error, even if a valid prompt has the same request id.
     rows = [(row["request_id"], row) for _, row in part if row["error"] is None]
-    known = asked.cache.find({name for name, _ in rows})
+    names = {name for name, _ in rows}
+    known = asked.cache.find(names)
+    known |= {name: asker.failed[name] for name in names & asker.failed.keys()}
     missing = {name: request_of(row) for name, row in rows if name not in known}
     shared = shared_texts(asked.cache, missing)
     known = known | dict(shared.whole)
@@ -195,6 +207,9 @@ def _answers(asked: AskedModel, asker: Asker, part: Sequence[tuple[_Asking, Prom
     rests = {sent[each]: row for each, row in (before | run.found | run.answers).items() if sent[each] in shared.heads}
     whole = {name: joined(name, shared.heads[name], row) for name, row in rests.items()}
     run.answers = {sent[each]: row for each, row in run.answers.items()}
+    asker.failed |= {name: row for name, row in run.answers.items() if row.get("retryable")}
+    for name in run.answers:
+        asker.answered.times(name)
     if completed := [row for row in (*shared.whole.values(), *whole.values()) if not row.get("retryable")]:
         asked.cache.add(completed, asked.run_id)
     return known | {sent[each]: row for each, row in run.found.items()} | run.answers | whole
@@ -227,8 +242,9 @@ class _Counts:
         self.faults = dict.fromkeys(("retryable_errors", "cut_at_max_tokens", "cut_in_reasoning", "escaped", "truncated"), 0)
         self.tokens_asked = self.tokens_unknown = self.without_scores = 0
 
-    def add(self, prompt: PromptRow, answer: Answer, response: ResponseRow, run: ModelRun, eval_name: str) -> None:
+    def add(self, prompt: PromptRow, answer: Answer, response: ResponseRow, asker: Asker, eval_name: str) -> None:
         """Add the answer to the next prompt, as it is stored in the cache and in `responses`."""
+        run = asker.run
         name, is_error = prompt["request_id"], answer["error"] is not None
         self.requests += 1
         self.invalid += prompt["error"] is not None
@@ -246,10 +262,11 @@ class _Counts:
         is_unknown = not is_error and None in (answer["prompt_tokens"], answer["output_tokens"])
         self.tokens_unknown += bool(answer.get("attempts")) and is_unknown
         self.without_scores += (answer["error"] or "").startswith("NoScoresError")
-        if prompt["error"] is None and (given := run.answers.get(name)) is not None:
+        if prompt["error"] is None and name in asker.answered:
+            given = run.answers.get(name)
             self.is_asked = True
-            self.tokens_asked += _tokens_asked(prompt["choices"], given)
-            if run.owners[name] == eval_name and self.of_run.times(name) == 1:
+            self.tokens_asked += _tokens_asked(prompt["choices"], answer if given is None else given)
+            if given is not None and run.owners[name] == eval_name and self.of_run.times(name) == 1:
                 self.computed += 1
                 self.model_seconds += given["latency_s"]
                 self.costs_of_run.add(given)

@@ -23,6 +23,8 @@ _BATCH_BYTES = 4 * 2**20
 """Bytes of a batch in Arrow's form. Its rows take about five times as much as dictionaries."""
 _HELD_BYTES = 32 * 2**20
 """Bytes that are held in Arrow's form. What is more goes to a file."""
+_SETTLED_BYTES = 2**20
+"""The same, of a table that waits for others."""
 _COMPRESSED = pyarrow.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -75,6 +77,12 @@ class StageTable:
                 yield with_constants(part, **constants)
 
         return TableParts(schema=self._schema, read=read)
+
+    def settle(self) -> None:
+        """Take little memory from now on, since no more rows are expected for a while."""
+        self._to_batch()
+        if self._held > _SETTLED_BYTES:
+            self._to_file()
 
     def parts(self) -> Iterator[pa.Table]:
         """All rows so far, in at least one part. Each fits in the memory."""

@@ -166,6 +166,8 @@ class BaseTask(Generic[SubjectType]):
         """Replace `rnd` and `examples_rnd`. They are made when they are used, since most tasks use none, and a seed takes long."""
         self._rnd: Random | int | str = seed
         self._examples_rnd: Random | int | str = examples_seed
+        if not isinstance(getattr(type(self), "rnd", None), property):  # a generator of the task's own class
+            self.rnd = Random(seed)  # noqa: S311
 
     @property
     def rnd(self) -> Random:
@@ -185,6 +187,10 @@ class BaseTask(Generic[SubjectType]):
         if not isinstance(self._examples_rnd, Random):
             self._examples_rnd = Random(self._examples_rnd)  # noqa: S311
         return self._examples_rnd
+
+    @examples_rnd.setter
+    def examples_rnd(self, generator: Random) -> None:
+        self._examples_rnd = generator
 
     @classmethod
     def customary(cls) -> Self:
@@ -236,11 +242,16 @@ class BaseTask(Generic[SubjectType]):
     @contextmanager
     def comparing(self) -> Iterator[None]:
         """Within the block, `rnd` is a new generator with a constant seed. The old one goes on after it."""
-        own, self._rnd = self._rnd, 0
+        own, examples = self._rnd, self._examples_rnd
+        shown = None if isinstance(getattr(type(self), "rnd", None), property) else self.rnd
+        self.seed_random(0, 0)
+        self._examples_rnd = examples
         try:
             yield
         finally:
             self._rnd = own
+            if shown is not None:
+                self.rnd = shown
 
     def is_example(self, item: Row) -> bool:
         """Whether a row can be an example."""

@@ -25,6 +25,16 @@ class SeenIds:
         self._repeated[number] = self._repeated.get(number, 1) + 1
         return self._repeated[number]
 
+    def __contains__(self, name: str) -> bool:
+        """Whether this id was seen."""
+        number, last = _number(name), len(self._places) - 1
+        place = number & last
+        while self._places[place]:
+            if self._places[place] == number:
+                return True
+            place = (place + 1) & last
+        return False
+
     def _is_new(self, number: int) -> bool:
         places, last = self._places, len(self._places) - 1
         place = number & last

@@ -26,6 +26,7 @@ from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.assets.tags import CHECKPOINT_TAG, home_tags
 from eval_dagster.cli.main import app
 from eval_dagster.cli.old_runs import StoredRuns, stored_runs
+from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.named_runs import NamedRuns, named_runs
 from eval_dagster.project import Project
@@ -317,6 +318,20 @@ def test_damaged_metrics_keep_all_runs_of_their_eval_and_model(folder: Path) -> 
     assert named.unread == {("sums", "one")}
     logged = project.tracker.logged()
     assert not [run for run in naming.unnamed(logged, named, made_here=None, now=LATER) if (run.eval_name, run.model) == ("sums", "one")]
+
+
+@pytest.mark.parametrize("fault", ["loop", "file"])
+@pytest.mark.parametrize("name", ["metrics/eval=sums", "metrics/eval=sums/model=one", "regressions/suite=nightly"])
+def test_no_run_goes_while_a_folder_of_results_cannot_be_listed(folder: Path, name: str, fault: str) -> None:
+    place = folder / "home" / "lake" / name
+    place.rename(aside := folder / "aside")
+    place.symlink_to(place.name) if fault == "loop" else place.write_text("")
+    before = _dagster_runs(folder), _mlflow_runs(folder)
+    with pytest.raises(LakeError, match=rf"the lake folder {place} cannot be listed .* Until then no run is deleted"):
+        _collect(folder)
+    assert (_dagster_runs(folder), _mlflow_runs(folder)) == before
+    place.unlink()
+    aside.rename(place)
 
 
 def test_the_command_lists_runs_and_deletes_them_if_told_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,10 +139,11 @@ def write_parquet(path: Path, rows: pa.Table | TableParts, info: FileInfo | None
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:  # also of a part that cannot be read
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        error.filename = error.filename or str(path)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
         raise
 
 

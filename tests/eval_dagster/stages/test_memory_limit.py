@@ -63,11 +63,15 @@ def test_a_stage_that_takes_too_much_leaves_the_results_before_it(
     assert {each for each in again if again[each].cached} == set(results)
 
 
-@pytest.mark.parametrize(("used", "is_full"), [(949, False), (951, True)])
+@pytest.mark.parametrize(("used", "is_full"), [(948, False), (952, True)])
 def test_the_memory_of_a_container_is_never_full(used: int, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own").write_text("0::/pod\n")
     (tmp_path / "pod").mkdir()
-    for name, text in (("memory.max", "1000000"), ("memory.current", f"{used}500"), ("memory.stat", "inactive_file 500")):
+    for name, text in (
+        ("memory.max", "1000000"),
+        ("memory.current", f"{used + 20}500"),
+        ("memory.stat", "inactive_file 500\nactive_file 20000"),
+    ):
         (tmp_path / "pod" / name).write_text(f"{text}\n")
     monkeypatch.setattr(control_groups, "_GROUPS", tmp_path)
     monkeypatch.setattr(control_groups, "_OWN_GROUPS", tmp_path / "own")

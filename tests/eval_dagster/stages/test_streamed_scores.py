@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from eval_dagster.lake.format.parquet_files import iter_rows, read_rows, write_p
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import Advance, SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages import outputs, scores, snapshot, stage_table
+from eval_dagster.stages import inference, outputs, scores, snapshot, stage_table
 from eval_dagster.stages.inference import Asker
 from eval_dagster.stages.partition import STAGES, Partition, Plan
 from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
@@ -221,6 +222,84 @@ def test_a_model_that_fails_leaves_the_parts_after_it_alone(project: Callable[[s
     monkeypatch.setattr(Asker, "_send", send)
     counts = run_all(opened, KEYS)[0]["model_outputs", "pairs"].file.info.counts
     assert (counts["requests_computed"], counts["requests_cached"]) == (64, 20), "what was answered is not asked again"
+
+
+SHARED = """
+    models:
+      scripted: {backend: scripted, function: "answer.py:answer"}
+    evals:
+      first: {task: "pairs.py:Pairs", num_fewshot: 1}
+      second: {task: "pairs.py:Pairs", num_fewshot: 1}
+"""
+
+
+@pytest.mark.parametrize("size", [1, 5, 28])
+def test_requests_that_evals_share_are_counted_alike_in_parts(
+    size: int, project: Callable[[str], Project], write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("evals.yaml", SHARED)
+
+    def counts(home: str) -> list[dict[str, float]]:
+        opened = project(home)
+        assert run_all(opened, [("first", "scripted"), ("second", "scripted")])[1] == []
+        found = [opened.lake.require("responses", "model_outputs", name, "scripted").info.counts for name in ("first", "second")]
+        return [{name: count for name, count in each.items() if name not in TIMES} for each in found]
+
+    whole = counts("whole")
+    assert [(each["requests_computed"], each["requests_cached"], each["run_requests"]) for each in whole] == [(28, 0, 28), (0, 28, 28)]
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", size)
+    assert counts("parts") == whole
+
+
+def test_a_request_that_failed_is_not_sent_again_in_a_later_part(
+    project: Callable[[str], Project], write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("evals.yaml", SHARED)
+    sent: list[str] = []
+    timed = inference._timed
+
+    def failing(loaded: Any, requests: Any) -> Any:
+        for request, response in timed(loaded, requests):
+            sent.append(request.request_id)
+            yield request, replace(response, text=(), finish_reason=(), output_tokens=(), error="lost", retryable=True)
+
+    monkeypatch.setattr(inference, "_timed", failing)
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", 28)
+    opened = project("home")
+    run_all(opened, [("first", "scripted"), ("second", "scripted")])
+    assert len(sent) == len(set(sent)) == 28
+    found = [opened.lake.require("responses", "model_outputs", name, "scripted").info.counts for name in ("first", "second")]
+    assert [each["retryable_errors"] for each in found] == [28, 28]
+
+
+def test_an_eval_before_prompts_that_cannot_be_read_has_its_result(
+    project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", 10)
+    read = outputs.iter_rows
+
+    def lost(path: Path, columns: Any = None) -> Iterator[Any]:
+        for number, row in enumerate(read(path, columns)):
+            if columns == outputs._ASKED and "whole" in str(path) and number == 12:
+                raise LakeError("the disk is gone")
+            yield row
+
+    monkeypatch.setattr(outputs, "iter_rows", lost)
+    results, failures = run_all(project("home"), KEYS)
+    assert ("task_metrics", "pairs") in results
+    assert [(each.stage, each.eval_name, each.message) for each in failures] == [("model_outputs", "whole", "the disk is gone")]
+
+
+def test_a_file_of_which_a_part_cannot_be_read_is_not_left(tmp_path: Path) -> None:
+    table = table_of("samples", [{"eval": "e", "sample_id": "a"}])
+
+    def parts() -> Iterator[Any]:
+        yield table
+        raise LakeError("damaged")
+
+    with pytest.raises(LakeError, match="damaged"):
+        write_parquet(tmp_path / "made.parquet", parquet_files.TableParts(schema=table.schema, read=parts))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_table_that_is_too_large_for_the_memory_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
