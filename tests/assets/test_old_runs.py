@@ -220,6 +220,20 @@ def test_the_run_that_shows_the_state_of_a_partition_stays_without_its_files(fol
     assert {key: value for key, value in _shown(folder).items() if isinstance(key, tuple)} == shown
 
 
+def test_a_run_that_shows_a_state_stays_behind_newer_runs_of_its_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = _open(folder)
+    with open_instance(project.home) as instance:
+        first = min(instance.get_run_records(), key=lambda record: record.create_timestamp).dagster_run
+        for number in range(KEEP.count or 0):
+            run = dg.DagsterRun(job_name=first.job_name, run_id=f"bbbbbbb{number}-newer", status=dg.DagsterRunStatus.SUCCESS)
+            instance.run_storage.add_run(run.with_tags(home_tags(str(project.home))))
+        found = old_runs.find_old_runs(instance, project, KEEP, NamedRuns(), LATER)
+        monkeypatch.setattr(old_runs, "_shown_by", lambda _storage, _ids: set())
+        without = old_runs.find_old_runs(instance, project, KEEP, NamedRuns(), LATER)
+    assert first.run_id not in {run.run_id for run in found.runs}
+    assert first.run_id in {run.run_id for run in without.runs}, "no other rule keeps it"
+
+
 def test_old_observations_of_definitions_go(folder: Path) -> None:
     def count(database: str) -> int:
         with closing(sqlite3.connect(folder / "home/dagster/history/runs" / database)) as connection:
