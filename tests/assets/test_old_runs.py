@@ -53,7 +53,7 @@ ANSWERS = """
 NIGHTS = 6
 KEEP = Keep(count=2)
 LATER = datetime.now(UTC) + timedelta(days=3)
-"""So much later that no run is of the last day."""
+"""A time at which each run is older than a day."""
 
 
 def _open(folder: Path, *, two: str = TWO) -> Project:
@@ -108,7 +108,7 @@ def _client(folder: Path) -> MlflowClient:
 
 
 def _collect(folder: Path, *, delete: bool = True, two: str = TWO, removed: bool = False, catalogs: int = 0) -> StoredRuns:
-    """What the command does, at a later time."""
+    """Do what the command does, at a later time."""
     project = _open(folder, two=two)
     before = named_runs(project.lake)
     found = prune(project, Policy(keep=KEEP, catalogs=Keep(count=catalogs), removed=removed), now=LATER)

@@ -121,16 +121,21 @@ def run_command(home: Path, *options: str) -> Run:
         RuntimeError: It failed.
     """
     command: Sequence[str] = [sys.executable, "-m", "eval_dagster.cli", "run", *options]
-    places = {"EVAL_DAGSTER_CONFIG": str(home / "evals.yaml"), "EVAL_DAGSTER_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
-    started, cpu_before = time.perf_counter(), _cpu_seconds()
-    done = subprocess.run(command, env={**os.environ, **places}, cwd=ROOT, capture_output=True, text=True, check=False)
-    run = Run(seconds=time.perf_counter() - started, cpu_seconds=_cpu_seconds() - cpu_before, log=done.stderr)
+    started, cpu_before = time.perf_counter(), cpu_seconds()
+    done = subprocess.run(command, env=environment_of(home), cwd=ROOT, capture_output=True, text=True, check=False)
+    run = Run(seconds=time.perf_counter() - started, cpu_seconds=cpu_seconds() - cpu_before, log=done.stderr)
     if done.returncode:
         raise RuntimeError(f"eval-dagster run {' '.join(options)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     return run
 
 
-def _cpu_seconds() -> float:
+def environment_of(home: Path) -> dict[str, str]:
+    """The environment of a command on the evals.yaml of a home."""
+    places = {"EVAL_DAGSTER_CONFIG": str(home / "evals.yaml"), "EVAL_DAGSTER_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
+    return {**os.environ, **places}
+
+
+def cpu_seconds() -> float:
     """What the processes that this one started and that have ended had of the processors."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

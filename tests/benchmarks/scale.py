@@ -1,7 +1,5 @@
-"""What many samples cost: the peak memory of a run and its processor time, on a model that answers at once."""
+"""The cost of many samples: the peak memory of a run and its processor time, on a model that answers at once."""
 
-import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -18,6 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from overhead import cpu_seconds, environment_of
 from sides import Row, Setting
 from works import ROOT
 
@@ -33,7 +32,7 @@ class Size:
 
     samples: int
     characters: int
-    """Of each question."""
+    """Length of each question."""
     most_mib: int
     most_cpu_s: float
 
@@ -50,7 +49,7 @@ SIZES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a command and the processes that it started took."""
+    """Time and memory of a command and the processes that it started."""
 
     seconds: float
     cpu_s: float
@@ -118,16 +117,15 @@ def run(home: Path, data: Path, *options: str) -> Cost:
 
 def measured(home: Path, *command: str) -> Cost:
     """Run a command of `eval-dagster` on the evals.yaml of a home. Raises `RuntimeError` if it failed."""
-    places = {"EVAL_DAGSTER_CONFIG": str(home / "evals.yaml"), "EVAL_DAGSTER_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
-    started, before = time.perf_counter(), _cpu_seconds()
+    started, before = time.perf_counter(), cpu_seconds()
     whole: Sequence[str] = [sys.executable, "-m", "eval_dagster.cli", *command]
     with (home / "log.txt").open("wb") as log:
-        process = subprocess.Popen(whole, env={**os.environ, **places}, cwd=ROOT, stdout=log, stderr=log)
+        process = subprocess.Popen(whole, env=environment_of(home), cwd=ROOT, stdout=log, stderr=log)
         with _peak_of(process.pid) as peak:
             status = process.wait()
     if status:
         raise RuntimeError(f"eval-dagster {' '.join(command)} ended with status {status}:\n{(home / 'log.txt').read_text()[-2000:]}")
-    return Cost(seconds=time.perf_counter() - started, cpu_s=_cpu_seconds() - before, peak_mib=peak[0] / _MIB)
+    return Cost(seconds=time.perf_counter() - started, cpu_s=cpu_seconds() - before, peak_mib=peak[0] / _MIB)
 
 
 @contextmanager
@@ -152,8 +150,3 @@ def _peak_of(pid: int) -> Iterator[list[int]]:
     finally:
         is_over.set()
         watcher.join()
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from terminals import read_all
 
 from eval_dagster.cli import console
 from eval_dagster.cli.console import print_next, print_table
@@ -33,25 +34,11 @@ def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "eval_dagster.cli", "run"]
     process = subprocess.Popen(command, env=environment, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
-    shown = _read(leader)
+    shown = read_all(leader).decode(errors="replace")
     assert process.wait(timeout=60) == 0, shown
     for part in ("━", "generate sums sevens", "12/12", "100%", "Leaderboard"):
         assert part in shown, part
     assert re.search(r"\d/s", shown)
-
-
-def _read(leader: int) -> str:
-    """All that a terminal is sent until the program lets go of it."""
-    parts: list[bytes] = []
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # how Linux says that the other side is closed
-            part = b""
-        if not part:
-            os.close(leader)
-            return b"".join(parts).decode(errors="replace")
-        parts.append(part)
 
 
 def test_a_next_step_that_two_parts_name_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

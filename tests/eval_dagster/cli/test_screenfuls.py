@@ -1,4 +1,4 @@
-"""What a table or messages that are longer than a screen are on a terminal, and in a pipe."""
+"""Long tables and many messages: cut to the screen of a terminal, and whole in a pipe."""
 
 import fcntl
 import os
@@ -11,6 +11,7 @@ import termios
 from pathlib import Path
 
 import pytest
+from terminals import read_all
 
 _TABLE = """
 import sys
@@ -35,18 +36,9 @@ def _printed(arguments: list[str], *, lines: int = 24, columns: int = 80, enviro
     known |= {"TERM": "xterm-256color", **(environment or {})}
     process = subprocess.Popen([sys.executable, *arguments], env=known, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
-    parts: list[bytes] = []
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # how Linux says that the other side is closed
-            part = b""
-        if not part:
-            break
-        parts.append(part)
-    os.close(leader)
+    written = read_all(leader)
     process.wait(timeout=60)
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", b"".join(parts).decode()).splitlines()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written.decode()).splitlines()
 
 
 def _piped(program: str) -> list[str]:
