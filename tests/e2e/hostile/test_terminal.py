@@ -16,6 +16,7 @@ import duckdb
 import pytest
 from hostile_project import write_project
 from hostile_texts import COLOURS, DANGEROUS, STORABLE
+from terminals import read_all
 
 from eval_dagster.cli.main import main
 from eval_dagster.pipeline import evaluate
@@ -164,7 +165,7 @@ def _metadata_texts(entry: dg.EventLogEntry) -> Iterator[str]:
 
 
 def _on_a_terminal(folder: Path, *arguments: str) -> str:
-    """What a command writes to a terminal."""
+    """All that a command writes to a terminal."""
     leader, follower = pty.openpty()
     environment = os.environ | {
         "EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"),
@@ -177,15 +178,6 @@ def _on_a_terminal(folder: Path, *arguments: str) -> str:
         [sys.executable, "-m", "eval_dagster.cli", *arguments], env=environment, stdin=follower, stdout=follower, stderr=follower
     )
     os.close(follower)
-    parts: list[bytes] = []
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(leader)
+    written = read_all(leader)
     assert process.wait(timeout=120) in (0, 1)
-    return b"".join(parts).decode(errors="replace")
+    return written.decode(errors="replace")
