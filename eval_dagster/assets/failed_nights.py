@@ -17,7 +17,7 @@ from eval_dagster.assets.runs.run_summaries import run_messages
 from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, suite_tags
 from eval_dagster.errors import EvalDagsterError
-from eval_dagster.gate.records import GateResult, Outcome
+from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_of_run
 from eval_dagster.gate.wording import verdict_line
 from eval_dagster.notifications.delivery import SENSOR_S, NoticeOutcome, is_any_left, is_told, send_left, tell_once, told_nights
@@ -86,7 +86,7 @@ def tell_untold(instance: dg.DagsterInstance, project: Project, suite: str, *, j
         if told is None or is_told(project, suite, night, told, gate.run_id):
             continue
         judged = result_of_run(project.lake, suite, gate.run_id)
-        is_red = judged is not None and (bool(judged.red) or judged.outcome is Outcome.INCOMPLETE)
+        is_red = judged is not None and not judged.is_green
         if (judged_only or JUDGED_BY_TAG in gate.tags) and not is_red:
             continue
         outcome = tell_once(project, suite, night, partial(_send, instance, project, suite, night, gate, judged))

@@ -19,6 +19,7 @@ from eval_dagster.notifications.messages import (
     not_evaluated_notice,
     regression_notice,
     skipped_notice,
+    unproven_notice,
 )
 from eval_dagster.notifications.outbox import Message
 from eval_dagster.pages.report.writing import Report
@@ -52,7 +53,10 @@ def tell(
     if result.outcome is Outcome.INCOMPLETE:
         title, body = incomplete_notice(result, [*failures, *limited], places)
         notices.append(Message(kind="incomplete", title=title, body=body))
-    elif failures:
+    elif result.outcome is Outcome.NOT_PROVEN:
+        title, body = unproven_notice(result, places)
+        notices.append(Message(kind="not proven", title=title, body=body))
+    if failures and result.outcome is not Outcome.INCOMPLETE:
         title, body = failure_notice(result.suite, failures, places)
         notices.append(Message(kind="failure", title=title, body=body))
     if limited and result.outcome is not Outcome.INCOMPLETE:

@@ -45,6 +45,9 @@ _COLUMNS = (
     *(
         "n_common",
         "min_detectable",
+        "margin",
+        "margin_p_value",
+        "is_proven",
         "n_errors",
         "confirmation",
         "n_fresh",
@@ -96,7 +99,8 @@ def result_metadata(results: Sequence[GateResult]) -> dict[str, RawMetadataValue
         "outcome": "\n".join(f"{result.suite}: {result.outcome.value}" for result in results),
         **({"regressed": table_metadata([_shown(row) for row in regressed])} if regressed else {}),
         **({"not_judged": table_metadata([_shown(row) for row in gaps])} if gaps else {}),
-        **{f"n_{verdict.value.replace(' ', '_')}": verdicts[verdict] for verdict in Verdict},
+        **{f"n_{verdict.name.lower()}": verdicts[verdict] for verdict in Verdict},
+        "n_proven_not_worse": sum(bool(row.is_proven) for row in rows),
         "judged_at": "\n".join(f"{result.suite}: {result.judged_at.isoformat(timespec='seconds')}" for result in results),
     }
 

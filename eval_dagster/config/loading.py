@@ -291,12 +291,16 @@ def _name_problems(document: YamlDocument, registries: Collection[str], folder: 
         yield from _repeat_problems(("suites", name, "evals"), document)
         yield from _repeat_problems(("suites", name, "models"), document)
         yield from _baseline_problems(("suites", name, "baseline"), document, models)
-        members, required = _value(document, ("suites", name, "evals")), _value(document, ("suites", name, "gate", "require"))
-        for position, each in enumerate(required if isinstance(required, list) and isinstance(members, list) else ()):
-            if isinstance(each, str) and each not in members:
-                path = ("suites", name, "gate", "require", position)
-                known = [member for member in members if isinstance(member, str)]
-                yield path, f"found {document.found(path)}; expected an eval of the suite ({', '.join(known)}){did_you_mean(each, known)}"
+        members = _value(document, ("suites", name, "evals"))
+        known = [member for member in members if isinstance(member, str)] if isinstance(members, list) else None
+        for setting in ("require", "critical", "margin"):
+            named = _value(document, ("suites", name, "gate", setting))
+            places = named.items() if isinstance(named, dict) else enumerate(named) if isinstance(named, list) else ()
+            for place, each in ((key, key if isinstance(named, dict) else each) for key, each in places):
+                if known is not None and isinstance(each, str) and each not in known:
+                    path = ("suites", name, "gate", setting, place)
+                    found = repr(each) if isinstance(named, dict) else document.found(path)
+                    yield path, f"found {found}; expected an eval of the suite ({', '.join(known)}){did_you_mean(each, known)}"
 
 
 def _task_problems(path: KeyPath, document: YamlDocument, registries: Collection[str]) -> Iterator[Problem]:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from eval_dagster.gate.proof import Proof, is_proven
 from eval_dagster.gate.records import minute
-from eval_dagster.records.judgements import Against, ChangedSample, Regression, Verdict
+from eval_dagster.records.judgements import SOUND, Against, ChangedSample, Regression, Verdict
 from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 
@@ -20,6 +21,8 @@ class Finding:
     """Without a comparison, it has the verdict and its reason."""
     step: Case | None = None
     """The result against its baseline."""
+    proof: Proof | None = None
+    """The tests that it is not worse than baseline and anchor. None if it was not compared."""
     drift: Case | None = None
     """The result against the anchor."""
     held: Regression | None = None
@@ -56,7 +59,10 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
         step = next(judgements) if tested and each.step is not None else None
         drift = next(judgements) if tested and each.drift is not None else None
         row = _row(each, step, drift, level)
-        is_judged = each.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
+        row = replace(row, is_proven=is_proven(row))
+        if row.verdict is Verdict.NO_CHANGE_SEEN and row.is_proven:
+            row = replace(row, verdict=Verdict.NOT_WORSE)
+        is_judged = each.is_start or row.verdict in SOUND
         rows.append(replace(row, is_passed=is_judged and not (row.is_red or row.is_refuted or row.is_gap)))
     return rows
 

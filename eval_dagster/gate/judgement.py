@@ -9,9 +9,11 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import product
 
+from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError, UsageError
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.partition import Partition
+from eval_dagster.gate.proof import supporting_p_value
 from eval_dagster.gate.records import NO_RESULT, GateResult, minute
 from eval_dagster.gate.results import find_looks, known_looks
 from eval_dagster.gate.scored_again import Rescorer
@@ -156,6 +158,11 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         level=level if any(has_test(each) for each in findings) else 0.0,
         severity=settings.gate.severity,
         require=settings.gate.require,
+        critical=settings.gate.critical,
+        require_proof=settings.gate.require_proof,
+        supporting_p_value=supporting_p_value(
+            [each.proof for each in findings if each.proof is not None and _is_supporting(each, settings)]
+        ),
         regressions=standings.with_accepted_gaps(rows),
         changes=[change for each in findings for change in each.changes],
         looks=looks,
@@ -175,12 +182,19 @@ def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateR
         level=0.0,
         severity=settings.gate.severity,
         require=settings.gate.require,
+        critical=settings.gate.critical,
+        require_proof=settings.gate.require_proof,
         regressions=[
             Regression(suite=suite, eval=eval_name, model=model, verdict=Verdict.NOT_COMPARABLE, reason=why)
             for eval_name, model in product(*project.select(suite=suite))
         ],
         changes=[],
     )
+
+
+def _is_supporting(finding: Finding, settings: SuiteConfig) -> bool:
+    critical = settings.gate.critical
+    return bool(finding.row.is_headline) and critical != "all" and finding.row.eval not in critical
 
 
 def _lacks_result(partition: Partition) -> bool:

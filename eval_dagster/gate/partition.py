@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from eval_dagster.config.schema import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.decision import Finding
+from eval_dagster.gate.proof import Proof, margin_of
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
 from eval_dagster.gate.standings import Baseline, Standing, Standings
@@ -93,6 +94,12 @@ def asked_samples(point: Materialization, metric: str) -> tuple[set[str], set[st
     of_metric = table.filter(pc.field("metric").isin(names))
     failed = of_metric.filter(pc.field("error").is_valid())
     return set(of_metric["sample_id"].to_pylist()), set(failed["sample_id"].to_pylist())
+
+
+def n_lost(current: Materialization, before: Materialization, metric: str) -> int:
+    """The number of samples that are errors in the current result and were none before. Raises `LakeError` if scores were deleted."""
+    (asked, errors), (asked_before, errors_before) = asked_samples(current, metric), asked_samples(before, metric)
+    return len(asked & errors & (asked_before - errors_before))
 
 
 def measured_noise(point: Materialization, others: Sequence[Materialization], metric: str) -> NoiseFloor | None:
@@ -341,6 +348,7 @@ class Partition:
             cause=", ".join(causes(current, before, metric)),
             **{name: getattr(found, name) for name in _COMPARED},
         )
+        of_name = next((each for each in self._metrics if metric.partition("/")[0] == each.NAME), None)
         case = Case(
             comparison=found,
             higher_is_better=is_better,
@@ -353,8 +361,18 @@ class Partition:
             row = replace(row, anchor=anchor.name(), anchor_value=since_anchor.value_b)
             row = replace(row, drift=since_anchor.difference, drift_p_value=since_anchor.p_value)
         drift = None if since_anchor is None else replace(case, comparison=since_anchor)
+        compared = [(baseline, found)] + ([(anchor, since_anchor)] if anchor is not None and since_anchor is not None else [])
+        proof = Proof(
+            margin=margin_of(
+                self.gate, self.eval_name, found, is_share=of_name is not None and of_name.IS_PROPORTION, n_samples=len(asked)
+            ),
+            higher_is_better=is_better,
+            comparisons=tuple(comparison for _, comparison in compared),
+            n_lost=tuple(n_lost(current, point, metric) for point, _ in compared),
+        )
+        row = replace(row, **proof.fields())
         changes = list(changed_samples(current, baseline, metric))
-        finding = Finding(row=row, step=case, drift=drift, is_to_confirm=self.gate.confirm, too_few=too_few, changes=changes)
+        finding = Finding(row=row, step=case, drift=drift, proof=proof, is_to_confirm=self.gate.confirm, too_few=too_few, changes=changes)
         return self._with_past(finding, metric, current, baseline, anchor)
 
     def _require_few_refused(self, baseline: Materialization, metric: str) -> None:

@@ -6,7 +6,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from eval_dagster.gate.proof import Critical
 from eval_dagster.records.judgements import COMPARED, ChangedSample, FreshSample, Look, Regression, Verdict
+from eval_dagster.statistics.noninferiority import LEVEL
 
 Severity = Literal["error", "warn"]
 """Whether a regression fails the gate or is only reported."""
@@ -29,6 +31,8 @@ class Outcome(StrEnum):
     """Nothing is red, but nothing was judged, or less than the suite requires."""
     FIRST = "first results"
     """Nothing could be compared yet, because the results are the first ones."""
+    NOT_PROVEN = "not proven"
+    """Nothing is red or missing, but the proof that the suite requires is missing."""
     PASSED = "passed"
     """Everything that the suite requires was judged, and nothing is red."""
 
@@ -51,6 +55,12 @@ class GateResult:
     severity: Severity
     require: Require = "all"
     """The results that the suite has to judge."""
+    critical: Critical = "all"
+    """The evals that must each be proven not to be worse."""
+    require_proof: bool = False
+    """Whether a suite that is not proven fails."""
+    supporting_p_value: float | None = None
+    """The p-value of the mean of the other evals. Null if there are none with a margin."""
     regressions: Sequence[Regression]
     changes: Sequence[ChangedSample]
     looks: Sequence[Look] = ()
@@ -76,7 +86,9 @@ class GateResult:
             return Outcome.REGRESSED
         if self.missing or self.is_empty:
             return Outcome.INCOMPLETE
-        return Outcome.PASSED if any(row.verdict in COMPARED for row in self.regressions) else Outcome.FIRST
+        if not any(row.verdict in COMPARED for row in self.regressions):
+            return Outcome.FIRST
+        return Outcome.NOT_PROVEN if self.require_proof and (self.unproven or not self.is_mean_proven) else Outcome.PASSED
 
     @property
     def is_first(self) -> bool:
@@ -103,6 +115,30 @@ class GateResult:
         asked = {(row.eval, row.model) for row in self.regressions if row.verdict is not Verdict.ACCEPTED_GAP}
         judged = asked - {(row.eval, row.model) for row in self.gaps}
         return [] if len(judged) >= self.require * len(asked) - _ROUNDING else self.gaps
+
+    @property
+    def unproven(self) -> list[Regression]:
+        """The compared headline results of critical evals that are not proven."""
+        return [row for row in self.regressions if self.is_critical(row) and row.verdict in COMPARED and not row.is_proven]
+
+    @property
+    def is_mean_proven(self) -> bool:
+        """Whether the mean of the evals that are not critical is proven, or none of them has a margin."""
+        supporting = [row for row in self.regressions if row.is_headline and row.verdict in COMPARED and not self.is_critical(row)]
+        if all(row.margin is None for row in supporting):
+            return True
+        return self.supporting_p_value is not None and self.supporting_p_value <= LEVEL
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the suite is proven not to be worse: nothing is red or missing, each critical eval is proven, and the mean of others."""
+        if not self.regressions or any(row.verdict not in COMPARED or row.is_red for row in self.regressions):
+            return False
+        return not self.unproven and self.is_mean_proven and any(row.is_proven for row in self.regressions)
+
+    def is_critical(self, row: Regression) -> bool:
+        """Whether a row is a headline result of an eval that must be proven by itself."""
+        return bool(row.is_headline) and (self.critical == "all" or row.eval in self.critical)
 
     @property
     def red(self) -> list[Regression]:

@@ -37,6 +37,8 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 
 LookKey = tuple[str, str, str, datetime, datetime]
 _TABLE = "acceptances"
+_POLICY = ("require", "critical", "require_proof", "supporting_p_value")
+"""What a judgement demands of its suite, and the p-value that goes with it: fields of `GateResult` in the footer of its file."""
 _VARIES = re.compile(r"[\d/\\]")
 """Marks words of a reason that may differ from night to night: a number, a time, an id or a path."""
 
@@ -143,11 +145,11 @@ def _has_scores(point: Materialization) -> bool:
 
 def write_result(lake: Lake, result: GateResult) -> LakeFile:
     """Write a judgement. It becomes the current judgement of its suite."""
-    name, outcome = new_name(result.run_id, result.judged_at), result.outcome.value
+    name, outcome, is_proven = new_name(result.run_id, result.judged_at), result.outcome.value, result.is_proven
     rows = {
         "sample_changes": _rows(result, result.changes),
         "looks": _rows(result, result.looks),
-        "regressions": _rows(result, [replace(each, outcome=outcome) for each in result.regressions]),
+        "regressions": _rows(result, [replace(each, outcome=outcome, is_suite_proven=is_proven) for each in result.regressions]),
     }
     info = FileInfo(
         fingerprint=name,  # a judgement is cheap and never reused
@@ -156,7 +158,12 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
         ),
         run_id=result.run_id,
         materialized_at=result.judged_at.astimezone(UTC).isoformat(timespec="microseconds"),
-        inputs={"suite": result.suite, "severity": result.severity, "require": json.dumps(result.require), "looks": look_version()},
+        inputs={
+            "suite": result.suite,
+            "severity": result.severity,
+            "looks": look_version(),
+            **{name: json.dumps(getattr(result, name)) for name in _POLICY},
+        },
         counts={"alpha": result.alpha, "level": result.level, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
     )
     for (eval_name, model), samples in groupby(result.fresh, key=lambda each: (each.eval, each.model)):
@@ -228,7 +235,9 @@ def _part(lake: Lake, table: str, suite: str, judgement: LakeFile) -> Path:
 
 def _read(lake: Lake, suite: str, file: LakeFile, *, whole: bool = True) -> GateResult:
     changes = read_rows(_part(lake, "sample_changes", suite, file)) if whole else []
-    require = json.loads(file.info.inputs.get("require", '"all"'))  # earlier judgements do not record it
+    # Earlier judgements do not record the policy.
+    policy: dict[str, Any] = {name: json.loads(file.info.inputs[name]) for name in _POLICY if name in file.info.inputs}
+    policy |= {name: tuple(value) for name, value in policy.items() if isinstance(value, list)}
     return GateResult(
         suite=suite,
         judged_at=datetime.fromisoformat(file.info.materialized_at),
@@ -236,7 +245,7 @@ def _read(lake: Lake, suite: str, file: LakeFile, *, whole: bool = True) -> Gate
         alpha=file.info.counts["alpha"],
         level=file.info.counts["level"],
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
-        require=tuple(require) if isinstance(require, list) else require,
+        **policy,
         regressions=read_judgement(file.path)[1],
         changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
         looks=read_looks(_part(lake, "looks", suite, file)) if whole else [],

@@ -22,7 +22,7 @@ from eval_dagster.gate.records import minute
 from eval_dagster.gate.results import is_for, read_acceptances, read_judgement
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import FileInfo, time_of
-from eval_dagster.records.judgements import GAPS, Acceptance, Regression, Verdict
+from eval_dagster.records.judgements import GAPS, SOUND, Acceptance, Regression, Verdict
 from eval_dagster.results.materializations import Materialization, MaterializationName, parse_time
 
 LONGEST = 15.0
@@ -30,7 +30,7 @@ LONGEST = 15.0
 _MONTH = 30.0
 """Days."""
 _DAY_S = 86_400.0
-_NOT_WORSE = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP)
+_NOT_WORSE = (*SOUND, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP)
 """The verdicts of results that were compared on few samples and are not worse."""
 _UNJUDGED = (*GAPS, Verdict.ACCEPTED_GAP)
 Key = tuple[str, str]
@@ -297,7 +297,7 @@ class Standings:
 
 def _passes(row: Regression) -> bool:
     """Whether later results are compared with a state. In earlier judgements, one metric kept all others from passing."""
-    return row.is_passed or (row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED) and not row.is_refuted)
+    return row.is_passed or (row.verdict in SOUND and not row.is_refuted)
 
 
 def _overlap(one: Acceptance, other: Acceptance | Regression) -> bool:

@@ -66,9 +66,44 @@ def verdict_line(result: GateResult) -> str:
                 parts.append(f"{len(rows)} of {counted(total, 'result')} {verdict.value} ({_reasons(rows)})")
         seen = f"no regression seen in {counted(compared, 'comparison')}" if compared else "nothing was compared"
         said = [f"Incomplete: {'; '.join(parts)}; {seen}" if result.missing else "Incomplete: nothing was judged"]
+    elif result.outcome is Outcome.NOT_PROVEN:
+        said = [f"Not proven: {_unproven(result)}; no regression seen in {counted(compared, 'comparison')}"]
     elif not said:
-        said = [f"No regression seen in {counted(compared, 'comparison')}" if compared else "Nothing to compare with yet"]
+        said = [_not_worse(result, compared) if compared else "Nothing to compare with yet"]
     return "; ".join([*said, *_others(result)])
+
+
+def _not_worse(result: GateResult, compared: int) -> str:
+    """The findings about comparisons of which none is red."""
+    proven = sum(bool(row.is_proven) for row in result.regressions)
+    if result.is_proven and proven == compared:
+        return f"Proven not worse in {counted(compared, 'comparison')}"
+    if result.is_proven:
+        return f"Proven not worse in {counted(proven, 'comparison')}; no regression seen in {compared - proven} more"
+    some = f", {proven} of them proven not worse" if proven else ""
+    return f"No regression seen in {counted(compared, 'comparison')}{some}"
+
+
+def _unproven(result: GateResult) -> str:
+    """The results without the proof that the suite requires."""
+    rows = result.unproven
+    parts = [f"{row.eval} on {row.model} ({proof_text(row)})" for row in rows]
+    said = (
+        [f"{len(rows)} of {counted(sum(map(result.is_critical, result.regressions)), 'critical result')}: {_listed(parts)}"] if rows else []
+    )
+    if not result.is_mean_proven:
+        said.append(f"the mean of the other evals (p {p_equals(result.supporting_p_value)})")
+    return "; ".join(said)
+
+
+def proof_text(row: Regression) -> str:
+    """The proof that a row is not worse, or why there is none. Empty if it was not compared, or in rows of earlier releases."""
+    if row.is_proven is None:
+        return ""
+    if row.unproven_reason or row.margin is None:
+        return row.unproven_reason or "no margin set"
+    by = f"worse by {row.margin:g}"
+    return f"proven not {by}: p {p_equals(row.margin_p_value)}" if row.is_proven else f"may be {by}: p {p_equals(row.margin_p_value)}"
 
 
 def _others(result: GateResult) -> list[str]:
@@ -215,6 +250,7 @@ def evidence(row: Regression) -> str:
         f"p {p_equals(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
         counted(row.n_common, "common sample"),
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
+        *([proof_text(row)] if row.is_proven is not None and not row.is_red else []),
         *([f"what differs: {cause}"] if cause else []),
         *row.marks,
         *([row.reason] if row.reason and not row.is_red else []),

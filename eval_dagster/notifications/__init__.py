@@ -8,6 +8,7 @@ from eval_dagster.notifications.messages import (
     regression_notice,
     skipped_notice,
     trial_notice,
+    unproven_notice,
 )
 from eval_dagster.notifications.outbox import Kind
 
@@ -21,4 +22,5 @@ __all__ = [
     "regression_notice",
     "skipped_notice",
     "trial_notice",
+    "unproven_notice",
 ]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.wording import proof_text, verdict_line
 from eval_dagster.records.judgements import GAPS, Regression, Verdict
 from eval_dagster.results.comparison import cause_words
 from eval_dagster.texts.figures import counted
@@ -68,6 +69,15 @@ def incomplete_notice(result: GateResult, messages: Sequence[str], places: Seque
     what = ", ".join(counted) or "nothing was judged"
     parts = [*failed, _gaps(others), *places, next_step]
     return f"{result.suite}: incomplete, {what}", "\n".join(filter(None, parts))
+
+
+def unproven_notice(result: GateResult, places: Sequence[str] = ()) -> tuple[str, str]:
+    """Title and body for a suite without the proof that it requires, from the judgement and the lines of `places` as above."""
+    rows = result.unproven
+    lines = [f"- {row.eval} · {row.model} · {row.metric}: {proof_text(row)}" for row in rows[:_MOST_LISTED]]
+    next_step = "Next: eval-dagster sql regressions (margin, margin_p_value and unproven_reason of each result)"
+    what = f"{counted(len(rows), 'critical result')} not proven" if rows else "the mean of the supporting evals is not proven"
+    return f"{result.suite}: {what}", "\n".join(filter(None, [verdict_line(result), *lines, *_more(rows), *places, next_step]))
 
 
 def failure_notice(suite: str, failures: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:

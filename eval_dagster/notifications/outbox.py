@@ -21,7 +21,7 @@ from eval_dagster.lake.tables.events import NoticeRow
 from eval_dagster.project import Project
 from eval_dagster.stores.locks import is_held
 
-Kind = Literal["regression", "incomplete", "failure", "not evaluated", "skipped", "missed", "test"]
+Kind = Literal["regression", "incomplete", "failure", "not evaluated", "not proven", "skipped", "missed", "test"]
 """The subject of a notice."""
 NIGHT, KIND = "night", "kind"
 """The keys of a night and of the kind of its notice in the footer of a file of notices."""

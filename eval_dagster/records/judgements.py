@@ -16,6 +16,8 @@ class Verdict(StrEnum):
     ERRORS = "errors"
     """More samples are errors than the suite allows, so the scores of the other samples mean little."""
     IMPROVED = "improved"
+    NOT_WORSE = "not worse (proven)"
+    """A fall of the margin is refuted, against the baseline and against the anchor."""
     NO_CHANGE_SEEN = "no change seen"
     """There can be a smaller change: `Comparison.min_detectable` is the smallest difference that would have been detected."""
     FIRST_RESULT = "first result"
@@ -36,7 +38,9 @@ RED = (Verdict.REGRESSED, Verdict.ERRORS)
 """The verdicts of results that got worse."""
 GAPS = (Verdict.NOT_COMPARABLE, Verdict.NOT_EVALUATED)
 """The verdicts of results that were not judged."""
-COMPARED = (*RED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+SOUND = (Verdict.IMPROVED, Verdict.NOT_WORSE, Verdict.NO_CHANGE_SEEN)
+"""The verdicts of results that were judged and are not red."""
+COMPARED = (*RED, *SOUND)
 """The verdicts of results that were judged."""
 
 
@@ -99,6 +103,18 @@ class Regression:
     """The smallest difference that would have been found with the probability 0.8."""
     noise_floor: float | None = None
     """Difference that 95 of 100 pairs of runs of the same model stay below, if answers are drawn at random. Null if unknown."""
+    margin: float | None = None
+    """The fall that matters, in the metric's unit, for the proof that the result is not worse. Null if none is set."""
+    margin_p_value: float | None = None
+    """One-sided: the probability of a result at least this good if the score had fallen by `margin`. The larger of the two p-values against
+    baseline and anchor. Null if nothing can be proven.
+    """
+    is_proven: bool | None = None
+    """Whether the result is proven not to be worse by `margin`: `margin_p_value` is at most 0.05, and it is not red. Null in rows of
+    earlier releases, and if nothing was compared.
+    """
+    unproven_reason: str | None = None
+    """Why it cannot be proven, whatever the answers are: no margin, too few samples. Null otherwise."""
     higher_is_better: bool | None = None
     is_headline: bool | None = None
     """Whether the leaderboard shows this metric, or showed it in the result that this one is compared with."""
@@ -117,12 +133,16 @@ class Regression:
     drift_p_adjusted: float | None = None
     """P-value of the drift after Holm's correction for all comparisons of the suite, including the comparisons with baselines."""
     verdict: Verdict
-    """`regressed`, `errors`, `improved`, `no change seen`, `first result`, `accepted gap`, `not comparable` or `not evaluated`. The last
-    two do not pass.
+    """`regressed`, `errors`, `improved`, `not worse (proven)`, `no change seen`, `first result`, `accepted gap`, `not comparable` or `not
+    evaluated`. The last two do not pass.
     """
     outcome: str | None = field(default=None, compare=False)
-    """Outcome of the suite, the same in all rows of a judgement: `regressed`, `incomplete`, `passed` or `first results`. Null in rows of
-    earlier releases.
+    """Outcome of the suite, the same in all rows of a judgement: `regressed`, `incomplete`, `not proven`, `passed` or `first results`. Null
+    in rows of earlier releases.
+    """
+    is_suite_proven: bool | None = field(default=None, compare=False)
+    """Whether the suite is proven not to be worse, the same in all rows of a judgement: nothing is red or missing, each critical eval is
+    proven, and the others are by their mean at half of their margins. Null in rows of earlier releases.
     """
     against: Against | None = None
     """The state that the result is worse than: `baseline` or `anchor`. Null if it is not worse."""

@@ -85,6 +85,12 @@ class Comparison:
     """Common samples whose value is higher in a; null for a corpus metric, whose samples have no value."""
     n_lower: int | None = None
     """Common samples whose value is lower in a."""
+    are_shares: bool = False
+    """Whether every value is 0 or 1, and the means are over the samples."""
+    size: float | None = None
+    """The samples of a mean with equal weights that has the same variance: 1 / sum of squared weights. Null for a corpus metric."""
+    width: float | None = None
+    """The largest minus the least possible value of a sample. Null if it is not known or infinite, and for a corpus metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,9 +344,11 @@ def compare_means(
         value_b=_mean(of_b, subject),
         n_higher=int((of_a > of_b).sum()),
         n_lower=int((of_a < of_b).sum()),
+        size=1 / float((weights**2).sum()),
+        width=None if bounds is None or not math.isfinite(bounds[1] - bounds[0]) else bounds[1] - bounds[0],
     )
     if len(sizes) == 1 and np.isin([of_a, of_b], (0, 1)).all():
-        return _shares(known, of_a - of_b, common, alpha)
+        return _shares(replace(known, are_shares=True), of_a - of_b, common, alpha)
     width = math.inf if bounds is None else bounds[1] - bounds[0]
     return _means(known, of_a - of_b, common, subject, weights, (-width, width), alpha)
 

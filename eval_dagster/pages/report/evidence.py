@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import GateResult, minute
-from eval_dagster.gate.wording import Tone, Unjudged, asked_again, cause_text, title, unjudged
+from eval_dagster.gate.wording import Tone, Unjudged, asked_again, cause_text, proof_text, title, unjudged
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.histories import Curve, History
 from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_svg, history_svg
@@ -31,7 +31,7 @@ _MOST_CHARACTERS = 6_000
 """Most characters of a text. A longer prompt loses its beginning, since the question is at its end; a longer answer loses its end."""
 _PROMPT_END = 280
 _ANSWER_SHOWN = 600
-_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
 """Other verdicts follow."""
 
 
@@ -154,7 +154,7 @@ def _folded(text: str | None, shown: int, *, is_end: bool = False) -> Text | Non
 
 
 MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
-ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
 UNJUDGED = (Verdict.NOT_EVALUATED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT)
 ResultMetric = tuple[str, str, str | None]
 """Eval, model and metric."""
@@ -175,6 +175,7 @@ PILLS = {
     Verdict.REGRESSED: Pill(text="regressed", mark="▼", tone="bad"),
     Verdict.ERRORS: Pill(text="errors", mark="✗", tone="bad"),
     Verdict.IMPROVED: Pill(text="improved", mark="▲", tone="good"),
+    Verdict.NOT_WORSE: Pill(text="not worse (proven)", mark="✓", tone="good"),
     Verdict.NO_CHANGE_SEEN: Pill(text="no change seen", mark="=", tone="unknown"),
     Verdict.FIRST_RESULT: Pill(text="first result", mark="•", tone="unknown"),
     Verdict.ACCEPTED_GAP: Pill(text="accepted gap", mark="–", tone="warning"),
@@ -228,6 +229,8 @@ class Card:
     verdict: Pill
     cause: str
     interval: str
+    proof: str
+    """Whether it is proven not to be worse, in words; empty if that was not tested."""
     bar: Bar
     left_out: str
     """The samples that only one of the two has, in words."""
@@ -268,7 +271,7 @@ def cards(
 
     Args:
         result: The judgement.
-        histories: Scores over time, drawn beside verdicts other than `no change seen`.
+        histories: Scores over time, drawn beside verdicts other than `no change seen` and `not worse (proven)`.
         flips: The samples that flipped.
         sample_pages: Links to the samples of results, by eval, model and metric.
     """
@@ -296,9 +299,10 @@ def cards(
                 verdict=PILLS[row.verdict],
                 cause=cause_text(row.cause),
                 interval=interval(row.ci_low, row.ci_high, "+"),
+                proof=proof_text(row),
                 bar=scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
                 left_out=", ".join(f"{count:,} {where}" for count, where in alone if count),
-                picture=None if history is None or row.verdict is Verdict.NO_CHANGE_SEEN else picture(history, place),
+                picture=None if history is None or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE) else picture(history, place),
                 asked_again=asked_again(row),
                 since=change(history.changes[-1]) if history is not None and history.changes else None,
                 flips=flips_of.get(key),

@@ -28,14 +28,14 @@ from eval_dagster.texts.visible_text import markdown_text, visible
 _MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}
 _ORDER = (
     *(Verdict.REGRESSED, Verdict.ERRORS, Verdict.NOT_EVALUATED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP),
-    *(Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.NO_CHANGE_SEEN),
+    *(Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE),
 )
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "flipped")
 _RIGHT = frozenset(_COLUMNS[3:])
 _FIGURES = (
     *("value", "baseline_value", "stored_baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
     *("n_common", "n_only_value", "n_only_baseline", "n_new", "n_gone", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
-    *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted"),
+    *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted", "margin", "margin_p_value"),
     *("fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
 )
 

@@ -400,6 +400,7 @@ def test_a_file_that_cannot_be_read_says_why(folder: Path) -> None:
 
 
 GATE = "    gate: {{{}}}\n"
+MARGIN = "a number above 0 in the metric's unit such as 0.03, or a number for each of some evals of the suite"
 REQUIRE = "'all', a share above 0 and at most 1 such as 0.9, or a list of evals of the suite"
 
 
@@ -418,6 +419,15 @@ REQUIRE = "'all', a share above 0 and at most 1 such as 0.9, or a list of evals 
         ("require: 0", f"suites.nightly.gate.require: found 0; expected {REQUIRE}"),
         ("require: yes", f"suites.nightly.gate.require: found yes; expected {REQUIRE}"),
         ("require: [nothing]", "suites.nightly.gate.require[0]: found 'nothing'; expected an eval of the suite (mmlu, own)"),
+        ("critical: [ow]", "suites.nightly.gate.critical[0]: found 'ow'; expected an eval of the suite (mmlu, own); did you mean 'own'?"),
+        ("critical: some", "suites.nightly.gate.critical: found 'some'; expected 'all', or a list of evals of the suite"),
+        (
+            "margin: {mmul: 0.01}",
+            "suites.nightly.gate.margin.mmul: found 'mmul'; expected an eval of the suite (mmlu, own); did you mean 'mmlu'?",
+        ),
+        ("margin: 0", f"suites.nightly.gate.margin: found 0; expected {MARGIN}"),
+        ("margin: 3%", f"suites.nightly.gate.margin: found '3%'; expected {MARGIN}"),
+        ("margin: .nan", f"suites.nightly.gate.margin: found .nan; expected {MARGIN}"),
     ],
 )
 def test_the_numbers_of_a_gate_are_numbers(folder: Path, setting: str, problem: str) -> None:

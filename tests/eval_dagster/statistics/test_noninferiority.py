@@ -1,0 +1,239 @@
+"""Falls of the margin are called proven in at most 5 % of cases, by enumeration of all outcomes; the table has other methods, too.
+
+`EVAL_DAGSTER_UPDATE_PROOFS=1 pytest tests/eval_dagster/statistics/test_noninferiority.py` writes the table into the page.
+"""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval_dagster.statistics.noninferiority import (
+    LEVEL,
+    SupportingResult,
+    exact_p_value,
+    fewest_samples,
+    mean_not_worse,
+    not_worse,
+)
+from eval_dagster.statistics.paired import compare_means
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "gate.md"
+UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_PROOFS"
+HEAD = (
+    "| samples | margin | flips | exact test (used) | Tango's score | Bonett and Price | Wald, Student | quiet results proven | "
+    "quiet suites of ten proven |\n|---|---|---|---|---|---|---|---|---|\n"
+)
+FLIPS = (0.0, 0.005, 0.02, 0.05, 0.1)
+GRID = [(100, 0.03), (300, 0.03), (1000, 0.03), (2000, 0.02)]
+Z = 1.6448536269514722
+Statistic = Callable[[int, float, int, int], bool]
+
+
+def is_exact(n: int, margin: float, up: int, down: int) -> bool:
+    return exact_p_value(n, up, down, margin) <= LEVEL
+
+
+def is_tango(n: int, margin: float, up: int, down: int) -> bool:
+    linear = (1 + margin) * up + (1 + 3 * margin) * down + 2 * margin * (n - up - down)
+    share = (linear + np.sqrt(linear**2 - 8 * n * down * margin * (1 + margin))) / (4 * n)
+    return bool((up - down + n * margin) / np.sqrt(n * (2 * share - margin - margin**2)) >= Z)
+
+
+def is_bonett_price(n: int, margin: float, up: int, down: int) -> bool:
+    more, fewer = (up + 1) / (n + 2), (down + 1) / (n + 2)
+    return bool(more - fewer - Z * np.sqrt((more + fewer - (more - fewer) ** 2) / (n + 2)) >= -margin)
+
+
+def is_wald(n: int, margin: float, up: int, down: int) -> bool:
+    mean = (up - down) / n
+    return bool(mean - Z * np.sqrt(((up + down) / n - mean**2) / n) >= -margin)
+
+
+@cache
+def bounds(n: int, margin: float, most: int, proves: Statistic) -> np.ndarray:
+    """For each number of falls up to `most`, the fewest rises that prove that nothing is worse; n + 1 if none does."""
+    found, fewest = [], 0
+    for down in range(most + 1):
+        while fewest <= n - down and not proves(n, margin, fewest, down):
+            fewest += 1
+        found.append(fewest if fewest <= n - down else n + 1)
+    return np.array(found)
+
+
+def share_proven(n: int, margin: float, p_up: float, p_down: float, proves: Statistic) -> float:
+    """The probability of a proof."""
+    most = int(scipy.stats.binom.ppf(1 - 1e-10, n, p_down))
+    down = np.arange(most + 1)
+    rises = scipy.stats.binom.sf(bounds(n, margin, _rounded(n, most), proves)[: most + 1] - 1, n - down, p_up / (1 - p_down))
+    return float((scipy.stats.binom.pmf(down, n, p_down) * rises).sum())
+
+
+def _rounded(n: int, most: int) -> int:
+    """One table of bounds for all rates of flips."""
+    return min(n, max(most, int(n * 0.09) + 40))
+
+
+def test_few_rises_are_enough_only_if_the_falls_are_few() -> None:
+    """The set of outcomes at least as extreme is counted right: against an enumeration of all outcomes."""
+    n, margin = 30, 0.1
+    outcomes = [(up, down) for up in range(n + 1) for down in range(n + 1 - up)]
+    ups, downs = np.array(outcomes).T
+    linear = (1 + margin) * ups + (1 + 3 * margin) * downs + 2 * margin * (n - ups - downs)
+    root = (linear + np.sqrt(linear**2 - 8 * n * downs * margin * (1 + margin))) / (4 * n)
+    scores = (ups - downs + n * margin) / np.sqrt(n * (2 * root - margin - margin**2))
+    grid = np.linspace(0, (1 - margin) / 2, 400)
+    chances = np.array(
+        [scipy.stats.multinomial.pmf(np.stack([ups, downs, n - ups - downs], 1), n, [q, q + margin, 1 - margin - 2 * q]) for q in grid]
+    )
+    for up, down in [(0, 0), (1, 0), (3, 1), (0, 3), (8, 2), (15, 15)]:
+        seen = scores[outcomes.index((up, down))]
+        whole = chances[:, scores >= seen - 1e-9].sum(axis=1).max()
+        low, high = (scipy.stats.beta.ppf(side, up + add, n - up + 1 - add) for side, add in ((0.0005, 0), (0.9995, 1)))
+        inside = (grid >= (low if up else 0)) & (grid <= high)
+        near = chances[inside][:, scores >= seen - 1e-9].sum(axis=1).max() + 0.001
+        assert exact_p_value(n, up, down, margin) == pytest.approx(min(1.0, near), abs=2e-3)
+        assert exact_p_value(n, up, down, margin) <= whole + 0.0011
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 400), st.data(), st.sampled_from([0.01, 0.03, 0.1, 0.5]))
+def test_more_rises_and_fewer_falls_never_prove_less(n: int, data: st.DataObject, margin: float) -> None:
+    up = data.draw(st.integers(0, n))
+    down = data.draw(st.integers(0, n - up))
+    p_value = exact_p_value(n, up, down, margin)
+    assert 0 < p_value <= 1
+    if up + down < n:
+        assert is_exact(n, margin, up + 1, down) >= (p_value <= LEVEL)
+    if down:
+        assert is_exact(n, margin, up, down - 1) >= (p_value <= LEVEL)
+
+
+@pytest.mark.parametrize(("n", "margin"), [(100, 0.03), (300, 0.03), (300, 0.01), (150, 0.02)])
+def test_a_fall_of_the_margin_is_rarely_proven(n: int, margin: float) -> None:
+    for flips in (*FLIPS, 0.003, 0.01, 0.2):
+        size = share_proven(n, margin, flips / 2, flips / 2 + margin, is_exact)
+        assert size <= 0.05, f"{flips}: {size}"
+    assert share_proven(n, margin, 0, margin, is_wald) > 0.09, "the method that does not hold its level"
+
+
+def test_the_fewest_samples() -> None:
+    assert [fewest_samples(margin) for margin in (0.03, 0.02, 0.01)] == [99, 149, 299]
+    for n, is_enough in ((98, False), (99, True)):
+        found = not_worse(compare_means([1.0] * n, [1.0] * n), margin=0.03, higher_is_better=True)
+        assert (found.p_value is not None) is is_enough
+        assert found.is_proven is is_enough or n == 99  # 0.001 of the p-value is the price of the interval that is searched
+    assert "98 samples; it takes 99" in str(not_worse(compare_means([1.0] * 98, [1.0] * 98), margin=0.03, higher_is_better=True).reason)
+
+
+def test_errors_count_as_falls() -> None:
+    found = compare_means([1.0] * 300, [1.0] * 300)
+    assert not_worse(found, margin=0.03, higher_is_better=True).is_proven
+    assert not not_worse(found, margin=0.03, higher_is_better=True, n_lost=6).is_proven
+    scores = np.linspace(0.2, 0.8, 300)
+    of_scores = compare_means(scores, scores, bounds=(0, 1))
+    assert not_worse(of_scores, margin=0.03, higher_is_better=True).is_proven
+    assert not not_worse(of_scores, margin=0.03, higher_is_better=True, n_lost=8).is_proven
+    of_losses = compare_means(scores + 0.001 * np.sin(np.arange(300)), scores)
+    assert not_worse(of_losses, margin=0.03, higher_is_better=False).is_proven
+    assert "1 samples of the baseline are errors" in str(not_worse(of_losses, margin=0.03, higher_is_better=False, n_lost=1).reason)
+
+
+def test_the_direction_counts() -> None:
+    rng = np.random.default_rng(0)
+    before = rng.random(1000)
+    after = before + 0.05
+    for bounds_of_scores in (None, (0.0, 2.0)):
+        found = compare_means(after + rng.normal(0, 0.01, 1000), before, bounds=bounds_of_scores)
+        assert not_worse(found, margin=0.03, higher_is_better=True).is_proven
+        assert not not_worse(found, margin=0.03, higher_is_better=False).is_proven
+
+
+@pytest.mark.parametrize(
+    ("clusters", "size", "alike", "most"), [(200, 5, 0.3, 0.06), (200, 5, 1.0, 0.06), (50, 20, 0.3, 0.06), (20, 50, 0.3, 0.06)]
+)
+def test_falls_of_whole_clusters_are_rarely_proven(clusters: int, size: int, alike: float, most: float) -> None:
+    """Each sample shares the draw of its cluster with the probability `alike`. 2 % flip, and the margin falls."""
+    rng, proven, nights, quiet = np.random.default_rng(clusters), 0, 250, 0
+    labels = np.repeat(np.arange(clusters), size)
+    for fall in (0.03, 0.0):
+        for _ in range(nights):
+            own, shared = rng.random(clusters * size), np.repeat(rng.random(clusters), size)
+            draw = np.where(rng.random(clusters * size) < alike, shared, own)
+            change = np.where(draw < 0.01, 1, np.where(draw < 0.02 + fall, -1, 0))
+            found = compare_means((change >= 0).astype(float), (change <= 0).astype(float), clusters=labels)
+            is_proven = not_worse(found, margin=0.03, higher_is_better=True).is_proven
+            proven, quiet = proven + (is_proven and fall > 0), quiet + (is_proven and fall == 0)
+    assert proven / nights <= most + 2 * np.sqrt(most / nights)
+    if clusters >= 100:
+        assert quiet / nights > 0.5
+    if clusters < 99:
+        assert quiet == 0
+        assert f"{clusters} independent groups" in str(not_worse(found, margin=0.03, higher_is_better=True).reason)
+
+
+@pytest.mark.parametrize("spread", ["few whole points", "all a little", "macro"])
+def test_scores_with_a_range_hold_the_level(spread: str) -> None:
+    """F1 that falls by the margin: a few samples lose all, or all lose a little beside what flips anyway."""
+    rng, nights, n = np.random.default_rng(5), 500, 400
+    proven = quiet = 0
+    subjects = np.repeat([0, 1, 2, 3], [40, 60, 100, 200])
+    for fall in (0.03, 0.0):
+        for _ in range(nights):
+            before = rng.beta(2, 1, n)
+            if spread == "all a little":
+                after = np.clip(before + rng.normal(0, 0.2, n) * (rng.random(n) < 0.1), 0, 1) - fall
+                bounds_of_scores = (-0.1, 1.0)
+            else:
+                after, bounds_of_scores = np.where(rng.random(n) < fall, before - 1, before), (-1.0, 1.0)
+                after = np.where(rng.random(n) < 0.01, rng.permuted(before), after)
+            found = compare_means(after, before, bounds=bounds_of_scores, subjects=subjects if spread == "macro" else None)
+            is_proven = not_worse(found, margin=0.03, higher_is_better=True).is_proven
+            proven, quiet = proven + (is_proven and fall > 0), quiet + (is_proven and fall == 0)
+    assert proven / nights <= 0.05 + 2 * np.sqrt(0.05 / nights)
+    assert quiet / nights > (0.5 if spread == "macro" else 0.8)
+
+
+def test_the_mean_of_several_results() -> None:
+    """Half of the margin is proven of the mean where single results prove nothing, and rarely if the mean fell by it."""
+    rng, nights, evals, n = np.random.default_rng(6), 250, 5, 300
+    shares = {}
+    for name, falls in (("quiet", [0.0] * evals), ("all", [0.015] * evals), ("one", [0.075, *[0.0] * (evals - 1)])):
+        proven = alone = 0
+        for _ in range(nights):
+            results = []
+            for fall in falls:
+                draw = rng.random(n)
+                change = np.where(draw < 0.05, 1, np.where(draw < 0.1 + fall, -1, 0))
+                found = compare_means((change >= 0).astype(float), (change <= 0).astype(float))
+                results.append(SupportingResult.of(found, margin=0.03, higher_is_better=True, n_lost=0))
+                alone += not_worse(found, margin=0.03, higher_is_better=True).is_proven
+            proven += mean_not_worse(results) <= LEVEL
+        shares[name] = proven / nights, alone / nights / evals
+    assert shares["quiet"][0] > 0.4 > 2 * shares["quiet"][1]
+    assert shares["all"][0] <= 0.05 + 2 * np.sqrt(0.05 / nights)
+    assert shares["one"][0] <= 0.05 + 2 * np.sqrt(0.05 / nights)
+
+
+def _row(n: int, margin: float, flips: float) -> str:
+    sizes = [share_proven(n, margin, flips / 2, flips / 2 + margin, each) for each in (is_exact, is_tango, is_bonett_price, is_wald)]
+    quiet = share_proven(n, margin, flips / 2, flips / 2, is_exact)
+    shown = " | ".join(f"{size:.1%}" for size in sizes)
+    return f"| {n:,} | {margin * 100:.0f} points | {flips:.1%} | {shown} | {quiet:.0%} | {quiet**10:.0%} |\n"
+
+
+def test_the_table_of_the_page_is_true() -> None:
+    table = HEAD + "".join(_row(n, margin, flips) for n, margin in GRID for flips in FLIPS)
+    text = PAGE.read_text("utf-8")
+    if os.environ.get(UPDATE_VARIABLE):
+        start = text.index(HEAD)
+        PAGE.write_text(text[:start] + table + text[text.index("\n\n", start) + 1 :], "utf-8")
+        return
+    assert table in text
