@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from eval_dagster.config.schema import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.decision import Finding
-from eval_dagster.gate.proof import Proof, margin_of
+from eval_dagster.gate.proof import Proof, default_margin
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
 from eval_dagster.gate.standings import Baseline, Standing, Standings
@@ -361,11 +361,12 @@ class Partition:
             row = replace(row, anchor=anchor.name(), anchor_value=since_anchor.value_b)
             row = replace(row, drift=since_anchor.difference, drift_p_value=since_anchor.p_value)
         drift = None if since_anchor is None else replace(case, comparison=since_anchor)
+        own = self.gate.margin.get(self.eval_name) if isinstance(self.gate.margin, dict) else self.gate.margin
         compared = [(baseline, found)] + ([(anchor, since_anchor)] if anchor is not None and since_anchor is not None else [])
         proof = Proof(
-            margin=margin_of(
-                self.gate, self.eval_name, found, is_share=of_name is not None and of_name.IS_PROPORTION, n_samples=len(asked)
-            ),
+            margin=default_margin(found, is_share=of_name is not None and of_name.IS_PROPORTION, n_samples=len(asked))
+            if own is None
+            else own,
             higher_is_better=is_better,
             comparisons=tuple(comparison for _, comparison in compared),
             n_lost=tuple(n_lost(current, point, metric) for point, _ in compared),

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from eval_dagster.config.schema import GateConfig
 from eval_dagster.records.judgements import COMPARED, SOUND, Regression
 from eval_dagster.statistics.noninferiority import LEVEL, NotWorse, SupportingResult, mean_not_worse, not_worse
 from eval_dagster.statistics.paired import Comparison
@@ -60,19 +59,14 @@ class Proof:
         ]
 
 
-def margin_of(gate: GateConfig, eval_name: str, found: Comparison, *, is_share: bool, n_samples: int) -> float | None:
-    """The margin of a metric of an eval, in its unit. None for a metric without a range, if evals.yaml sets none.
+def default_margin(found: Comparison, *, is_share: bool, n_samples: int) -> float | None:
+    """The margin of a metric, in its unit, if nobody has set one. None for a metric without a range.
 
     Args:
-        gate: The settings of the suite.
-        eval_name: Name of the eval.
         found: The comparison with the baseline.
         is_share: Whether the metric is a share of right answers.
         n_samples: Samples that were asked.
     """
-    own = gate.margin.get(eval_name) if isinstance(gate.margin, dict) else gate.margin
-    if own is not None:
-        return own
     if is_share:
         return SHARE if n_samples < MANY else SHARE_OF_MANY
     return None if found.width is None else SHARE_OF_RANGE * found.width

@@ -34,8 +34,8 @@ Floats = NDArray[np.float64]
 class NotWorse:
     """The test that a result is not worse by a margin."""
 
-    margin: float
-    """The fall that matters, in the metric's unit."""
+    margin: float | None
+    """The fall that matters, in the metric's unit. Null if none is set."""
     p_value: float | None
     """One-sided: the probability of a result at least this good if the score fell by the margin. Null if nothing can be proven."""
     reason: str | None = None

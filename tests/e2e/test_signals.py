@@ -216,6 +216,11 @@ def _only_warned(checkout: Checkout) -> None:
     _worse(checkout)
 
 
+def _proof_required(checkout: Checkout, margin: str) -> None:
+    checkout.change('cron: "0 2 * * *"', f'cron: "0 2 * * *", gate: {{require_proof: true{margin}}}')
+    checkout.write_model("a", "if number == 11: return 'none'")
+
+
 def _nothing_comparable(checkout: Checkout) -> None:
     for name in EVALS:
         checkout.write_rows(name, 1000)
@@ -243,12 +248,15 @@ SITUATIONS: Mapping[str, Callable[[Checkout], None]] = {
     "a cap was reached": _capped,
     "a fall was accepted": _accepted,
     "a gap was accepted": _accepted_gap,
+    "a proof is required that so few samples cannot give": lambda checkout: _proof_required(checkout, ""),
+    "a proof is required, and there": lambda checkout: _proof_required(checkout, ", margin: 0.5"),
 }
 """What happened between the first night and the second, by its name in the table."""
 GREEN = {
     "all well": "good",
     "a fall was accepted": "good",
     "a gap was accepted": "warning",
+    "a proof is required, and there": "good",
     "the rows of an eval are gone that `require` does not name": "warning",
 }
 """The situations in which nothing fails, with the tone of the pages."""
@@ -292,7 +300,10 @@ def test_the_first_night_with_errors(hook: Hook, server: str, tmp_path: Path) ->
     assert {found[signal].partition(":")[0] for signal in ("view", "report")} == {"bad"}
 
 
-IN_EVERY_RUN = ("all well", "a result regressed", "the rows of an eval are gone", "half of the samples are errors", "a cap was reached")
+IN_EVERY_RUN = (
+    *("all well", "a result regressed", "the rows of an eval are gone", "half of the samples are errors", "a cap was reached"),
+    "a proof is required that so few samples cannot give",
+)
 """One situation of each verdict. The others take another way to one of these, and are long."""
 
 

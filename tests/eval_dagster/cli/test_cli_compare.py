@@ -122,9 +122,21 @@ def test_a_worse_model_has_regressed_and_shows_what_it_lost(cli: Cli) -> None:
 def test_the_same_model_has_not_changed(cli: Cli) -> None:
     done = cli("compare", "knows", "knows")
     assert done.returncode == 0, done.stderr
-    assert "No change seen; differences below" in done.stdout
+    assert "a not worse (proven): capitals\n" in done.stdout
+    assert "Proven is, at 5 % each, that no score fell by its margin: 0.03." in done.stdout
+    assert "No change seen in sums, own; differences below" in done.stdout
     assert "All of this together was tested at alpha = 0.05.\n" in done.stdout
     assert "regressed" not in done.stdout
+
+
+def test_a_smaller_margin_needs_more_samples(cli: Cli) -> None:
+    done = cli("compare", "knows", "knows", "--eval", "capitals", "--margin", "0.01")
+    assert "No change seen; differences below" in done.stdout
+    assert "not worse (proven)" not in done.stdout
+    (row,) = json.loads(cli("compare", "knows", "knows", "--eval", "capitals", "--margin", "0.05", "--format", "json").stdout)
+    assert (row["verdict"], row["margin"]) == ("not worse (proven)", 0.05)
+    assert row["margin_p_value"] < 0.01
+    assert "is not in the range" in cli("compare", "knows", "knows", "--margin", "-1").stderr
 
 
 def test_the_level_of_a_gate_that_may_say_otherwise_is_named(cli: Cli, folder: Path) -> None:
