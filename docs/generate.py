@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined
 
 import eval_dagster
 from eval_dagster.cli.app import app
-from eval_dagster.config import models, schema
+from eval_dagster.config import gate, models, schema
 from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
@@ -58,7 +58,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "dataset": schema.EvalDataset,
     "variants": schema.VariantConfig,
     "suites": schema.SuiteConfig,
-    "gate": schema.GateConfig,
+    "gate": gate.GateConfig,
     "datasets": schema.DatasetsConfig,
     "mlflow": schema.TrackingConfig,
     "public_url": schema.PublicUrlConfig,

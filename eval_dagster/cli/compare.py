@@ -49,7 +49,7 @@ def compare(
     margin: Annotated[
         float | None,
         typer.Option(
-            min=0.0,
+            min=1e-6,
             help="The fall that must be refuted for 'not worse (proven)', in the metrics' unit "
             "[default: 0.03 for shares of right answers, 0.02 from 2,000 samples on, 3 % of the range of other metrics].",
         ),

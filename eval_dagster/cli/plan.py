@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from eval_dagster.cli.console import errors, out, print_table
+from eval_dagster.cli.console import errors, out, print_table, program_name
 from eval_dagster.cli.options import Evals, Models, Suite
+from eval_dagster.cli.plan_samples import parse_budget, print_samples
 from eval_dagster.cli.tables import print_screenful
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import read_rows, refresh
@@ -62,14 +63,33 @@ def plan(
     workers: Annotated[
         list[int] | None, typer.Option(min=1, metavar="N", help="Number of workers; may be repeated [default: 1, 8, 64].")
     ] = None,
+    detect: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=100, metavar="POINTS", help="Show how many samples each eval of the suite takes to see such a fall."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AMOUNT", help="Time of workers or money a night, such as 20min or 5usd: propose limits that see the smallest fall."
+        ),
+    ] = None,
     start_s: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds in which a worker starts and loads the model.")] = 0.0,
 ) -> None:
-    """Print for each model what its evals cost, and how long they take on so many workers.
+    """Print for each model what its evals cost, and how long they take on so many workers; with a fall to detect, what a suite can see.
 
     Raises:
-        UsageError: No answer has times.
+        UsageError: No answer has times, a budget has another form, or a fall is to be detected without a suite.
     """
     project = Project.open()
+    if detect is not None or budget is not None:
+        if suite is None:
+            raise UsageError(
+                f"found no suite; expected the suite whose history says what it can see: {program_name()} plan --suite NAME --detect 2"
+            )
+        amount = None if budget is None else parse_budget(budget)
+        refresh(project.lake)
+        print_samples(project, suite, detect or 2.0, amount)
+        return
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     if like is not None:
         project.model(like)

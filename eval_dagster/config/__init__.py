@@ -1,5 +1,6 @@
 """The configuration file evals.yaml: its schema, its loading, and messages about its mistakes."""
 
+from eval_dagster.config.gate import GateConfig
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
 from eval_dagster.config.models import (
     FolderSource,
@@ -13,7 +14,7 @@ from eval_dagster.config.models import (
     Source,
     TransformersModel,
 )
-from eval_dagster.config.schema import Config, EvalConfig, FewshotSets, GateConfig, SuiteConfig, config_class
+from eval_dagster.config.schema import Config, EvalConfig, FewshotSets, SuiteConfig, config_class
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from eval_dagster.config.schema import GateConfig
+from eval_dagster.config.gate import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.proof import Proof, default_margin

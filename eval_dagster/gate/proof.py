@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from eval_dagster.records.judgements import COMPARED, SOUND, Regression
 from eval_dagster.statistics.noninferiority import LEVEL, NotWorse, SupportingResult, mean_not_worse, not_worse
@@ -41,7 +41,7 @@ class Proof:
             for found, lost in zip(self.comparisons, self.n_lost, strict=True)
         ]
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, float | str | None]:
         """The columns of a row of `regressions`: the margin, the larger p-value, and why nothing can be proven."""
         tests = self.tests
         reason = NO_MARGIN if self.margin is None else next((each.reason for each in tests if each.reason), None)

@@ -202,7 +202,7 @@ def exact_p_value(n: int, up: int, down: int, margin: float) -> float:
     """
     if not 0 <= up + down <= n:
         raise ValueError(f"found {up} and {down} of {n} samples; expected counts of at least 0 that sum to at most {n}")
-    seen = float(_tango(n, np.array([up]), np.array([down]), margin)[0])
+    seen = float(tango(n, np.array([up]), np.array([down]), margin)[0])
     most = (1 - margin) / 2
     low = float(scipy.special.bdtri(up - 1, n, 1 - _NUISANCE / 2)) if up else 0.0
     high = float(scipy.special.bdtri(up, n, _NUISANCE / 2)) if up < n else 1.0
@@ -216,7 +216,7 @@ def exact_p_value(n: int, up: int, down: int, margin: float) -> float:
     return min(1.0, best + _NUISANCE)
 
 
-def _tango(n: int, up: NDArray[np.int64], down: NDArray[np.int64], margin: float) -> Floats:
+def tango(n: int, up: NDArray[np.int64], down: NDArray[np.int64], margin: float) -> Floats:
     """Tango's score statistic: (u - w + n m) / sqrt(n (2 p - m - m^2)), p the estimate of p_down under the null hypothesis.
 
     p is the larger root of 2 n p^2 - ((1 + m) u + (1 + 3 m) w + 2 m (n - u - w)) p + w m (1 + m) = 0.
@@ -236,7 +236,7 @@ def _chances(n: int, margin: float, seen: float, p_up: Floats) -> Floats:
     fewest, above = np.zeros_like(down), n - down + 1
     while (fewest < above).any():
         middle = (fewest + above) // 2
-        is_extreme = _tango(n, np.minimum(middle, n - down), down, margin) >= seen - 1e-9
+        is_extreme = tango(n, np.minimum(middle, n - down), down, margin) >= seen - 1e-9
         above = np.where(is_extreme, middle, above)
         fewest = np.where(is_extreme, fewest, np.minimum(middle + 1, above))
     below = np.nan_to_num(scipy.special.bdtr(np.append(first - 1, down)[:, np.newaxis], n, p_down))  # of -1 it is not a number

@@ -130,12 +130,20 @@ def detectable_share(n: int, discordant: int, alpha: float) -> float | None:
     from scipy import optimize
 
     def missing(difference: float) -> float:
-        return _power_of_mcnemar(n, min(1.0, discordant / n + difference), difference, alpha) - POWER
+        return power_of_mcnemar(n, min(1.0, discordant / n + difference), difference, alpha) - POWER
 
     return float(optimize.brentq(missing, 0.0, 1.0, xtol=1e-5)) if missing(1.0) >= 0 else None
 
 
-def _power_of_mcnemar(n: int, discordance: float, difference: float, alpha: float) -> float:
+def power_of_mcnemar(n: int, discordance: float, difference: float, alpha: float) -> float:
+    """The probability that the exact McNemar's test is significant.
+
+    Args:
+        n: Samples.
+        discordance: Share of the samples that are right in one result only.
+        difference: Difference of the shares of right answers; at most `discordance`.
+        alpha: Two-sided level of significance.
+    """
     if discordance == 0:
         return 0.0
     centre, reach = n * discordance, _WINDOW * math.sqrt(n * discordance * (1 - discordance)) + _WINDOW
