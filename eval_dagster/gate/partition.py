@@ -371,7 +371,7 @@ class Partition:
             comparisons=tuple(comparison for _, comparison in compared),
             n_lost=tuple(n_lost(current, point, metric) for point, _ in compared),
         )
-        row = replace(row, **proof.fields())
+        row = proof.on(row)
         changes = list(changed_samples(current, baseline, metric))
         finding = Finding(row=row, step=case, drift=drift, proof=proof, is_to_confirm=self.gate.confirm, too_few=too_few, changes=changes)
         return self._with_past(finding, metric, current, baseline, anchor)

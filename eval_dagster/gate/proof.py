@@ -1,7 +1,7 @@
 """Which results are proven not to be worse, and whether their suite is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from eval_dagster.records.judgements import COMPARED, SOUND, Regression
@@ -41,13 +41,13 @@ class Proof:
             for found, lost in zip(self.comparisons, self.n_lost, strict=True)
         ]
 
-    def fields(self) -> dict[str, float | str | None]:
-        """The columns of a row of `regressions`: the margin, the larger p-value, and why nothing can be proven."""
+    def on(self, row: Regression) -> Regression:
+        """The row with the margin, the larger p-value, and why nothing can be proven."""
         tests = self.tests
         reason = NO_MARGIN if self.margin is None else next((each.reason for each in tests if each.reason), None)
         p_values = [each.p_value for each in tests if each.p_value is not None]
         p_value = max(p_values) if len(p_values) == len(tests) and p_values else None
-        return {"margin": self.margin, "margin_p_value": p_value, "unproven_reason": reason}
+        return replace(row, margin=self.margin, margin_p_value=p_value, unproven_reason=reason)
 
     def supporting(self) -> list[SupportingResult]:
         """The parts of the result in the mean of a suite's supporting evals, one for each comparison; none without a margin."""
