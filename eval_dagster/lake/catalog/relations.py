@@ -26,7 +26,7 @@ _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints")
 """Tables whose rows from all files are in the catalog itself, in `internal._<table>_files`."""
-FORMAT = 13
+FORMAT = 14
 """Version of the catalog's form. A catalog of another version is made again."""
 _JUDGED = """
     with stored as ({rows}),
