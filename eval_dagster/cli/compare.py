@@ -14,7 +14,7 @@ from eval_dagster.cli.options import Evals, RowFormat
 from eval_dagster.cli.tables import Format, print_rows, print_screenful
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.partition import asked_samples, n_lost
-from eval_dagster.gate.proof import NO_MARGIN, default_margin
+from eval_dagster.gate.proof import NO_MARGIN, OF_ALL_SAMPLES, default_margin
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict
@@ -27,11 +27,11 @@ from eval_dagster.texts.figures import interval, number, p_value
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
-_OF_PROOFS = ("are_shares", "size", "width")
+_OF_PROOFS = ("are_shares", "groups", "heaviest", "width")
 _FIELDS = (
     *("eval", "metric", "a_model", "a_materialized_at", "b_model", "b_materialized_at"),
     *(field.name for field in fields(Comparison) if field.name not in _OF_PROOFS),
-    *("p_adjusted", "margin", "margin_p_value", "verdict", "causes"),
+    *("p_adjusted", "margin", "margin_p_value", "unproven_reason", "verdict", "causes"),
 )
 """The columns of the formats for programs."""
 _STYLES = {Verdict.REGRESSED: "red", Verdict.IMPROVED: "green", Verdict.NOT_WORSE: "green"}
@@ -104,7 +104,7 @@ def compare(
         for (each, judgement), proof in zip(results, proofs, strict=True):
             points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat())]
             figures = [getattr(each.comparison, field.name) for field in fields(Comparison) if field.name not in _OF_PROOFS]
-            judged_as = [judgement.p_adjusted, proof.margin, proof.p_value, judgement.verdict.value, ", ".join(each.causes)]
+            judged_as = [judgement.p_adjusted, proof.margin, proof.p_value, proof.reason, judgement.verdict.value, ", ".join(each.causes)]
             rows.append([each.a.eval_name, each.metric, *points, *figures, *judged_as])
         print_rows(_FIELDS, rows, output)
         return
@@ -121,12 +121,16 @@ def compare(
         if names:
             out.print(f"a {verdict}: {', '.join(names)}", style=_STYLES[verdict])
     if changed[Verdict.NOT_WORSE]:
-        margins = sorted({proof.margin for proof in proofs if proof.is_proven and proof.margin is not None})
+        of_proofs = [proof for (_, judgement), proof in zip(results, proofs, strict=True) if judgement.verdict is Verdict.NOT_WORSE]
+        margins = sorted({proof.margin for proof in of_proofs if proof.margin is not None})
         out.print(f"Proven is, at 5 % each, that no score fell by its margin: {', '.join(f'{each:g}' for each in margins)}.")
     unseen = list(dict.fromkeys(each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.NO_CHANGE_SEEN))
     if unseen and not (changed[Verdict.REGRESSED] or changed[Verdict.IMPROVED]):
         where = f" in {', '.join(unseen)}" if changed[Verdict.NOT_WORSE] else ""
         out.print(f"No change seen{where}; differences below 'would be seen' could have gone unnoticed.")
+    for (each, judgement), proof in zip(results, proofs, strict=True):
+        if proof.reason is not None and judgement.verdict is Verdict.NO_CHANGE_SEEN:
+            out.print(f"Not proven: {each.a.eval_name} · {each.metric}: {proof.reason}", soft_wrap=True)
     levels = [f"{suite} was at the level {level:.2g}, which --alpha {level:.2g} takes here" for suite, level in _levels(project, shown)]
     gates = f"; the last judgement of {', that of '.join(levels)}" if levels else ""
     out.print(f"All of this together was tested at alpha = {alpha:g}{gates}.", soft_wrap=True)
@@ -140,7 +144,7 @@ def _proof(project: Project, each: MetricComparison, margin: float | None) -> No
     is_share = any(name == metric.NAME and metric.IS_PROPORTION for metric in project.task(each.a.eval_name).METRICS)
     fall = margin or default_margin(found, is_share=is_share, n_samples=len(asked_samples(each.a, each.metric)[0]))
     if fall is None:
-        return NotWorse(margin=None, p_value=None, reason=NO_MARGIN)
+        return NotWorse(margin=None, p_value=None, reason=OF_ALL_SAMPLES if found.heaviest is None else NO_MARGIN)
     return not_worse(found, margin=fall, higher_is_better=each.higher_is_better, n_lost=n_lost(each.a, each.b, each.metric))
 
 

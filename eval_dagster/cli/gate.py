@@ -14,7 +14,7 @@ from eval_dagster.cli.options import Evals, Models
 from eval_dagster.cli.tables import print_few, print_screenful
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import accept_states as record_acceptance
 from eval_dagster.gate.results import acceptance_line
 from eval_dagster.gate.wording import FIGURE_COLUMNS, Tone, cause_text, clearest_fall, figures, title, tone, unjudged, verdict_line
@@ -69,6 +69,8 @@ def next_command(result: GateResult) -> tuple[str, str] | None:
     if any(row.verdict is Verdict.ERRORS for row in result.red):
         return "sql errors", "the samples that are errors"
     first = next((row for row in result.red if row.baseline is not None), None)
+    if first is None and result.outcome is Outcome.NOT_PROVEN:
+        return f"plan --suite {result.suite} --detect 2", "how many samples a proof takes"
     if first is None:
         return ("sql attempts", "how each evaluation ended, and why") if result.with_verdict(Verdict.NOT_EVALUATED) else None
     against = first.anchor if first.against == "anchor" else first.baseline

@@ -86,12 +86,16 @@ def _print_limits(rows: Sequence[Planned], level: float, budget: Budget) -> None
         )
         return
     fall, limits = found
-    out.print(f"Within {budget.text} a night, all of these see a fall of {100 * fall:.1f} points:", soft_wrap=True)
-    whole = {row.eval: row.most for row in rows if row.most is not None}
-    for name, limit in limits.items():
-        is_whole = name in whole and limit >= whole[name]
-        said = f"no limit, all {limit:,} samples" if is_whole else f"{{limit: {limit}}}"
-        out.print(f"  {name}: {said}", highlight=False, markup=False)
+    whole = {row.eval for row in rows if row.most is not None and limits.get(row.eval, 0) >= row.most}
+    limited = {name: limit for name, limit in limits.items() if name not in whole}
+    if limited:
+        out.print(f"Within {budget.text} a night, these limits see a fall of {100 * fall:.1f} points:", soft_wrap=True)
+    for name, limit in limited.items():
+        out.print(f"  {name}: {{limit: {limit}}}", highlight=False, markup=False)
+    if whole:
+        out.print(
+            f"All samples of {', '.join(sorted(whole))} are asked within {budget.text}; what they see is in the table.", soft_wrap=True
+        )
     if left := sorted({row.eval for row in rows} - set(limits)):
         out.print(f"Without a price, and so left out: {', '.join(left)}.", soft_wrap=True)
 

@@ -71,7 +71,7 @@ def run(
     """Evaluate, and print the leaderboard and the gate's result of a suite; or do for the same evals and models what an option says.
 
     An eval or a model that cannot be evaluated is a failure that does not stop the others. Exit status 1 if an evaluation failed, or the
-    suite regressed or is incomplete; 3 if a cap is the only reason for that.
+    suite regressed, is incomplete or lacks a proof that it requires; 3 if a cap is the only reason for that.
 
     Raises:
         UsageError: Options exclude each other, or nothing can be evaluated, and no suite is to be judged.

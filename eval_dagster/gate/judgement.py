@@ -77,7 +77,10 @@ def excused(result: GateResult | None, attempts: Sequence[Attempt]) -> set[str]:
 
 
 def require_sensible_gate(project: Project, suite: str) -> None:
-    """Raise `UsageError` if a metric of the suite cannot differ by more than `smallest_difference`. An unknown range is accepted."""
+    """Raise `UsageError` if a metric of the suite cannot differ by more than `smallest_difference`, or by more than its margin.
+
+    An unknown range is accepted.
+    """
     gate = project.suite(suite).gate
     for eval_name in project.suite(suite).evals:
         try:
@@ -87,9 +90,11 @@ def require_sensible_gate(project: Project, suite: str) -> None:
         for metric in task.METRICS if gate.metrics == "all" else [headline(task)]:
             # A rate can differ by 1, and a score from 0 by its best value.
             most = 1.0 if metric.IS_PROPORTION else metric.BEST if metric.HIGHER_IS_BETTER and metric.BEST else None
-            if most is not None and gate.smallest_difference >= most:
+            margin = gate.margin.get(eval_name) if isinstance(gate.margin, dict) else gate.margin
+            settings = {"smallest_difference": gate.smallest_difference, "margin": margin or 0.0}
+            if most is not None and (wrong := next((name for name, value in settings.items() if value >= most), None)):
                 raise UsageError(
-                    f"suites.{suite}.gate.smallest_difference: found {gate.smallest_difference:g}; expected a number below {most:g}, which "
+                    f"suites.{suite}.gate.{wrong}: found {settings[wrong]:g}; expected a number below {most:g}, which "
                     f"is the most that {metric.NAME} of the eval {eval_name} can differ by (0.01 is one percentage point); evals of other "
                     "units belong into a suite of their own"
                 )
@@ -161,7 +166,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         critical=settings.gate.critical,
         require_proof=settings.gate.require_proof,
         supporting_p_value=supporting_p_value(
-            [each.proof for each in findings if each.proof is not None and _is_supporting(each, settings)]
+            {name: [each.proof for each in findings if each.proof and _is_supporting(each, settings, name)] for name in settings.evals}
         ),
         regressions=standings.with_accepted_gaps(rows),
         changes=[change for each in findings for change in each.changes],
@@ -192,9 +197,9 @@ def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateR
     )
 
 
-def _is_supporting(finding: Finding, settings: SuiteConfig) -> bool:
+def _is_supporting(finding: Finding, settings: SuiteConfig, eval_name: str) -> bool:
     critical = settings.gate.critical
-    return bool(finding.row.is_headline) and critical != "all" and finding.row.eval not in critical
+    return bool(finding.row.is_headline) and finding.row.eval == eval_name and critical != "all" and eval_name not in critical
 
 
 def _lacks_result(partition: Partition) -> bool:

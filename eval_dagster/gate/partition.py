@@ -363,7 +363,10 @@ class Partition:
         drift = None if since_anchor is None else replace(case, comparison=since_anchor)
         own = self.gate.margin.get(self.eval_name) if isinstance(self.gate.margin, dict) else self.gate.margin
         compared = [(baseline, found)] + ([(anchor, since_anchor)] if anchor is not None and since_anchor is not None else [])
+        anchor_at = self._standing(metric).anchor_at
+        is_anchored = anchor_at in (None, current.materialized_at) or (anchor is not None and anchor.materialized_at == anchor_at)
         proof = Proof(
+            problem=None if is_anchored or anchor_at is None else f"the anchor of {minute(anchor_at)} cannot be read or compared",
             margin=default_margin(found, is_share=of_name is not None and of_name.IS_PROPORTION, n_samples=len(asked))
             if own is None
             else own,

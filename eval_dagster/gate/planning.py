@@ -166,7 +166,9 @@ def _planned(project: Project, suite: str, eval_name: str, model: str, *, fall: 
 def limits_within(
     rows: Sequence[Planned], *, level: float, budget: float, unit: Literal["seconds", "cost"]
 ) -> tuple[float, dict[str, int]] | None:
-    """The smallest fall that all evals can see together under a budget for a night, and the samples of each eval, or all that it has.
+    """The smallest fall that evals can see together under a budget for a night, and the samples of each eval.
+
+    An eval that has fewer samples than that takes is asked whole, and sees larger falls alone. If all have, the budget is not used up.
 
     Args:
         rows: The rows of `plan_samples`.
@@ -185,7 +187,9 @@ def limits_within(
             needed = row.samples_for(fall, level)
             if needed is None:
                 return None
-            found[row.eval] = max(found.get(row.eval, 0), needed if row.most is None else min(needed, row.most))
+            found[row.eval] = max(found.get(row.eval, 0), needed)
+        for row in priced:
+            found[row.eval] = min(found[row.eval], row.most or found[row.eval])
         return found if sum(found[row.eval] * getattr(row, unit) for row in priced) <= budget else None
 
     low, high = _SMALLEST, _LARGEST

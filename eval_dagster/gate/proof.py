@@ -1,19 +1,21 @@
 """Which results are proven not to be worse, and whether their suite is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from eval_dagster.records.judgements import COMPARED, SOUND, Regression
-from eval_dagster.statistics.noninferiority import LEVEL, NotWorse, SupportingResult, mean_not_worse, not_worse
+from eval_dagster.statistics.noninferiority import LEVEL, NotWorse, ResultPart, mean_not_worse, not_worse
 from eval_dagster.statistics.paired import Comparison
 
 SHARE, SHARE_OF_MANY, MANY = 0.03, 0.02, 2000
 """The margin of shares of right answers, and the one from `MANY` samples on."""
 SHARE_OF_RANGE = 0.03
 """The margin of other metrics with a range, as a share of it."""
-NO_MARGIN = "no margin set: the metric has no range of values; set gate.margin"
-"""The reason of a metric that has no default margin."""
+NO_MARGIN = "no margin set, since the metric has no range of values; set one"
+"""The reason of a metric of single samples that has no default margin."""
+OF_ALL_SAMPLES = "no margin set: it is a metric of all samples together, about which nothing can be proven"
+"""The reason of metrics such as BLEU."""
 Against = Literal["baseline", "anchor"]
 Critical = Literal["all"] | tuple[str, ...]
 """The evals of a suite that must each be proven."""
@@ -30,31 +32,32 @@ class Proof:
     """With the baseline, and with the anchor if it is another state."""
     n_lost: tuple[int, ...]
     """For each comparison, the samples that have a value there, and an error in the result."""
+    problem: str | None = None
+    """Why nothing can be proven, besides what the comparisons say: the anchor cannot be read."""
 
-    @property
-    def tests(self) -> list[NotWorse]:
-        """One test for each comparison; none without a margin."""
+    def result(self) -> NotWorse:
+        """The test with the larger p-value; without one if nothing can be proven."""
         if self.margin is None:
-            return []
-        return [
+            is_of_all = self.comparisons[0].heaviest is None
+            return NotWorse(margin=None, p_value=None, reason=OF_ALL_SAMPLES if is_of_all else NO_MARGIN)
+        tests = [
             not_worse(found, margin=self.margin, higher_is_better=self.higher_is_better, n_lost=lost)
             for found, lost in zip(self.comparisons, self.n_lost, strict=True)
         ]
+        reason = self.problem or next((each.reason for each in tests if each.reason), None)
+        return NotWorse(margin=self.margin, p_value=None if reason else max(each.p_value or 0.0 for each in tests), reason=reason)
 
     def on(self, row: Regression) -> Regression:
         """The row with the margin, the larger p-value, and why nothing can be proven."""
-        tests = self.tests
-        reason = NO_MARGIN if self.margin is None else next((each.reason for each in tests if each.reason), None)
-        p_values = [each.p_value for each in tests if each.p_value is not None]
-        p_value = max(p_values) if len(p_values) == len(tests) and p_values else None
-        return replace(row, margin=self.margin, margin_p_value=p_value, unproven_reason=reason)
+        found = self.result()
+        return replace(row, margin=found.margin, margin_p_value=found.p_value, unproven_reason=found.reason)
 
-    def supporting(self) -> list[SupportingResult]:
-        """The parts of the result in the mean of a suite's supporting evals, one for each comparison; none without a margin."""
-        if self.margin is None:
-            return []
+    def parts(self) -> list[ResultPart]:
+        """The result in the mean of a suite's supporting evals, one part for each comparison. Raises `ValueError` without a range."""
+        if self.margin is None or self.problem is not None:
+            raise ValueError(self.problem or NO_MARGIN)
         return [
-            SupportingResult.of(found, margin=self.margin, higher_is_better=self.higher_is_better, n_lost=lost)
+            ResultPart.of(found, margin=self.margin, higher_is_better=self.higher_is_better, n_lost=lost)
             for found, lost in zip(self.comparisons, self.n_lost, strict=True)
         ]
 
@@ -80,13 +83,27 @@ def is_proven(row: Regression) -> bool | None:
     return is_sound and row.margin_p_value is not None and row.margin_p_value <= LEVEL
 
 
-def supporting_p_value(proofs: Sequence[Proof]) -> float | None:
-    """The larger p-value, against baselines and against anchors, of the mean of a suite's supporting evals at half of their margins.
+def supporting_p_value(proofs: Mapping[str, Sequence[Proof]]) -> float | None:
+    """The larger p-value, against baselines and against anchors, of the mean of supporting evals at half of their margins.
 
-    Results without an anchor of their own count with their baselines. Metrics without a margin are left out. None if none is left.
+    Results without an anchor of their own count with their baselines, and evals without a margin are left out. A single result is tested by
+    itself, at half of its margin.
+
+    Args:
+        proofs: The proofs of each eval.
+
+    Returns:
+        None if no eval has a margin, or if one of those that have cannot be tested, or if so few samples prove nothing.
     """
-    parts = [each.supporting() for each in proofs]
-    parts = [each for each in parts if each]
-    if not parts:
+    known = {name: [each for each in of_eval if each.margin is not None] for name, of_eval in proofs.items()}
+    each_eval = [of_eval for of_eval in known.values() if of_eval]
+    if len(each_eval) == 1 and len(each_eval[0]) == 1:
+        (alone,) = each_eval[0]
+        return replace(alone, margin=(alone.margin or 0.0) / 2).result().p_value
+    try:
+        parts = [[each.parts() for each in of_eval] for of_eval in each_eval]
+    except ValueError:
         return None
-    return max(mean_not_worse([each[0] for each in parts]), mean_not_worse([each[-1] for each in parts]))
+    tests = [mean_not_worse([[each[place] for each in of_eval] for of_eval in parts]) for place in (0, -1)] if parts else []
+    p_values = [each.p_value for each in tests if each.p_value is not None]
+    return max(p_values) if tests and len(p_values) == len(tests) else None

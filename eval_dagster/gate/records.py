@@ -118,14 +118,23 @@ class GateResult:
 
     @property
     def unproven(self) -> list[Regression]:
-        """The compared headline results of critical evals that are not proven."""
-        return [row for row in self.regressions if self.is_critical(row) and row.verdict in COMPARED and not row.is_proven]
+        """The headline results of critical evals that are not proven, and what of these evals was not judged.
+
+        First results and accepted gaps are left out.
+        """
+        gaps = (row for row in self.gaps if self.critical == "all" or row.eval in self.critical)
+        compared = (row for row in self.regressions if self.is_critical(row) and row.verdict in COMPARED and not row.is_proven)
+        return [*compared, *gaps]
+
+    @property
+    def without_margin(self) -> list[Regression]:
+        """The compared headline results of evals that are not critical, of which nothing can be proven since they have no margin."""
+        return [row for row in self.regressions if self._is_supporting(row) and row.margin is None]
 
     @property
     def is_mean_proven(self) -> bool:
-        """Whether the mean of the evals that are not critical is proven, or none of them has a margin."""
-        supporting = [row for row in self.regressions if row.is_headline and row.verdict in COMPARED and not self.is_critical(row)]
-        if all(row.margin is None for row in supporting):
+        """Whether the mean of the evals that are not critical is proven, or none of them has a margin. Evals without one are left out."""
+        if all(row.margin is None for row in self.regressions if self._is_supporting(row)):
             return True
         return self.supporting_p_value is not None and self.supporting_p_value <= LEVEL
 
@@ -139,6 +148,9 @@ class GateResult:
     def is_critical(self, row: Regression) -> bool:
         """Whether a row is a headline result of an eval that must be proven by itself."""
         return bool(row.is_headline) and (self.critical == "all" or row.eval in self.critical)
+
+    def _is_supporting(self, row: Regression) -> bool:
+        return bool(row.is_headline) and row.verdict in COMPARED and not self.is_critical(row)
 
     @property
     def red(self) -> list[Regression]:

@@ -79,7 +79,9 @@ def _not_worse(result: GateResult, compared: int) -> str:
     if result.is_proven and proven == compared:
         return f"Proven not worse in {counted(compared, 'comparison')}"
     if result.is_proven:
-        return f"Proven not worse in {counted(proven, 'comparison')}; no regression seen in {compared - proven} more"
+        left = [f"{row.eval} on {row.model}" for row in result.without_margin]
+        beside = f"; no margin is set for {_listed(left)}" if left else ""
+        return f"Proven not worse in {counted(proven, 'comparison')}; no regression seen in {compared - proven} more{beside}"
     some = f", {proven} of them proven not worse" if proven else ""
     return f"No regression seen in {counted(compared, 'comparison')}{some}"
 
@@ -87,12 +89,14 @@ def _not_worse(result: GateResult, compared: int) -> str:
 def _unproven(result: GateResult) -> str:
     """The results without the proof that the suite requires."""
     rows = result.unproven
-    parts = [f"{row.eval} on {row.model} ({proof_text(row)})" for row in rows]
+    parts = [f"{row.eval} on {row.model} ({proof_text(row) or row.verdict.value})" for row in rows]
     said = (
         [f"{len(rows)} of {counted(sum(map(result.is_critical, result.regressions)), 'critical result')}: {_listed(parts)}"] if rows else []
     )
     if not result.is_mean_proven:
-        said.append(f"the mean of the other evals (p {p_equals(result.supporting_p_value)})")
+        p_value = result.supporting_p_value
+        found = "their samples are too few, or one of them cannot be tested" if p_value is None else f"p {p_equals(p_value)}"
+        said.append(f"the mean of the other evals ({found})")
     return "; ".join(said)
 
 
@@ -139,7 +143,7 @@ def clearest_fall(result: GateResult) -> str | None:
     falls = [
         row
         for row in result.regressions
-        if row.verdict is Verdict.NO_CHANGE_SEEN
+        if row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
         and not row.reason
         and row.difference is not None
         and row.p_adjusted is not None
@@ -156,7 +160,7 @@ def clearest_fall(result: GateResult) -> str | None:
             f"{title(row)} {number(row.baseline_value)} → {number(row.value)}",
             f" ({number(row.difference, '+')}, 95 % interval {interval(row.ci_low, row.ci_high, '+')})",
             f", the clearest fall of {len(falls)}" if len(falls) > 1 else "",
-            f": no change seen, since {why}",
+            f": {row.verdict}, since {why}" if row.verdict is Verdict.NO_CHANGE_SEEN else f": {proof_text(row)}, and {why}",
             "" if row.min_detectable is None else f"; on {samples} a fall of {number(row.min_detectable)} is found in 8 of 10 cases",
         )
     )

@@ -21,6 +21,8 @@ LEVEL = 0.05
 FEWEST_CLUSTERS = 100
 """With fewer clusters, each counts as one sample. Whether a few of them fell for good cannot be seen from the others."""
 
+_HALF = 0.5
+"""The fall of the mean of several results that is refuted, in margins."""
 _NUISANCE = 0.001
 """Probability that the nuisance parameter lies outside the interval that is searched, which the p-value pays for."""
 _POINTS = 33
@@ -61,12 +63,14 @@ def not_worse(found: Comparison, *, margin: float, higher_is_better: bool, n_los
     """Test the null hypothesis that the score fell by `margin`.
 
     - Shares of right answers: the exact unconditional test of `exact_p_value`. For clusters at their effective number of samples,
-      n / max(1, cluster-robust variance / variance), counts rounded against the proof; with fewer than 100 clusters, each cluster counts as
-      one sample.
-    - Other scores with a range: (mean + margin) / sqrt(stderr^2 + missing), where `missing` is the variance that a fall of the margin would
-      have, which these samples may not show: width * max(0, mean + margin) / n. It is compared with Student's distribution. For clusters,
-      n is their number.
-    - Scores without a range: Student's test of the mean plus the margin.
+      n / max(1, cluster-robust variance / variance), counts rounded against the proof. If the clusters are worth fewer than 100 equal ones,
+      or samples of them are lost, each counts as one sample.
+    - Other means with a range: (mean + margin) / sqrt(stderr^2 + missing), where `missing` is the largest variance that a fall of the
+      margin has, which these samples may not show: width * heaviest * max(0, mean + margin), for the largest weight of a cluster. It is
+      compared with Student's distribution.
+    - Means without a range: Student's test of the mean plus the margin, if at least 100 clusters are there and 100 samples differ. It is
+      approximate, since a few large falls that were not seen cannot be excluded.
+    - Nothing can be proven about metrics of all samples together.
 
     Samples that have a value in the baseline alone because the result has an error count as the largest possible fall.
 
@@ -76,98 +80,120 @@ def not_worse(found: Comparison, *, margin: float, higher_is_better: bool, n_los
         higher_is_better: Whether a fall is a negative difference.
         n_lost: Samples with a value in b whose answer in a is an error.
     """
+    reason = None
     if found.difference is None or found.n_common == 0:
-        return NotWorse(margin=margin, p_value=None, reason="there is nothing to compare")
-    if found.are_shares:
+        reason = "there is nothing to compare"
+    elif found.heaviest is None:
+        reason = "it is a metric of all samples together, about which nothing can be proven"
+    elif (width := _width(found)) is not None and margin >= width:
+        reason = f"the margin {margin:g} is not below {width:g}, the most that the score can fall by"
+    elif found.are_shares:
         return _of_shares(found, margin, higher_is_better, n_lost)
-    mean = found.difference if higher_is_better else -found.difference
-    n_groups = float(found.n_clusters)
-    if found.width is None:
-        if n_lost:
-            return NotWorse(margin=margin, p_value=None, reason=f"{n_lost} samples of the baseline are errors now")
-        if not found.stderr:
-            return NotWorse(margin=margin, p_value=None, reason="the differences do not vary, and the range of the metric is not known")
-        p_value = float(scipy.special.stdtr(max(1.0, n_groups - 1), -(mean + margin) / found.stderr))
-        return NotWorse(margin=margin, p_value=p_value)
-    mean, variance, size = SupportingResult.of(found, margin=margin, higher_is_better=higher_is_better, n_lost=n_lost).with_losses()
-    if problem := _too_few(size, margin / found.width, is_clustered=n_groups < found.n_common):
-        return NotWorse(margin=margin, p_value=None, reason=problem)
-    missing = max(0.0, mean + margin) * found.width / size
-    z = (mean + margin) / math.sqrt(variance + missing) if variance + missing > 0 else 0.0
-    return NotWorse(margin=margin, p_value=float(scipy.special.stdtr(max(1.0, n_groups - 1), -z)))
+    elif width is None:
+        return _without_range(found, margin, higher_is_better, n_lost)
+    else:
+        part = ResultPart.of(found, margin=margin, higher_is_better=higher_is_better, n_lost=n_lost)
+        reason = _too_few(1 / part.heaviest, margin / width, is_clustered=_is_clustered(found))
+        if reason is None:
+            missing = max(0.0, part.rise + margin) * width * part.heaviest
+            z = (part.rise + margin) / math.sqrt(part.stderr**2 + missing) if part.stderr or missing else 0.0
+            return NotWorse(margin=margin, p_value=float(scipy.special.stdtr(max(1.0, (found.groups or 0) - 1), -z)))
+    return NotWorse(margin=margin, p_value=None, reason=reason)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupportingResult:
-    """One result in the mean of several."""
+class ResultPart:
+    """One result in the mean of several, with a range. Samples of the baseline that are errors now count as the largest possible fall."""
 
     rise: float
     """Mean of the differences; above 0 if the result is better."""
     stderr: float
     margin: float
-    size: float
-    """Samples of a mean with equal weights that has the same variance."""
-    n_groups: int
-    """Independent groups of samples."""
-    n_common: int
-    n_lost: int
-    """Samples of the baseline that are errors in the result."""
-    width: float | None
-    """Largest minus least possible value. Null if unknown."""
+    width: float
+    """Largest minus least possible value."""
+    heaviest: float
+    """The largest weight of a cluster."""
 
     @classmethod
-    def of(cls, found: Comparison, *, margin: float, higher_is_better: bool, n_lost: int) -> "SupportingResult":
-        """The result of a comparison, with the arguments of `not_worse`."""
+    def of(cls, found: Comparison, *, margin: float, higher_is_better: bool, n_lost: int) -> "ResultPart":
+        """The part of a comparison of means, with the arguments of `not_worse`. Raises `ValueError` if its metric has no range."""
+        width = _width(found)
+        if width is None or found.heaviest is None:
+            raise ValueError("the metric has no range; expected one whose values are between two bounds")
+        share = n_lost / (found.n_common + n_lost)
+        rise = (found.difference or 0.0) * (1 if higher_is_better else -1)
+        lost = width**2 * share * (1 - share) * found.heaviest
         return cls(
-            rise=(found.difference or 0.0) * (1 if higher_is_better else -1),
-            stderr=found.stderr or 0.0,
+            rise=rise * (1 - share) - share * width,
+            stderr=math.sqrt(((found.stderr or 0.0) * (1 - share)) ** 2 + lost),
             margin=margin,
-            size=found.size or found.n_common,
-            n_groups=found.n_clusters,
-            n_common=found.n_common,
-            n_lost=n_lost,
-            width=1.0 if found.are_shares else found.width,
+            width=width,
+            heaviest=found.heaviest,
         )
 
-    def with_losses(self) -> tuple[float, float, float]:
-        """Mean, variance of the mean, and number of samples, if each lost sample is a fall of the whole width.
 
-        For clusters, the number of samples is at most their number.
-        """
-        size = min(self.size, self.n_groups) if self.n_groups < self.n_common else self.size
-        share, width = self.n_lost / (self.n_common + self.n_lost), self.width or 0.0
-        mean = self.rise * (1 - share) - share * width
-        variance = self.stderr**2 * (1 - share) ** 2 + width**2 * share * (1 - share) / size
-        return mean, variance, size / (1 - share)
+def mean_not_worse(evals: Sequence[Sequence[ResultPart]]) -> NotWorse:
+    """Test the null hypothesis that the mean of several results fell by half of their margins, each divided by its margin.
 
+    With t the mean of the k results, z = (t + 1/2) / sqrt(variance + missing). Results of an eval, such as those of several models, share
+    its questions, so their standard errors are added; evals are independent. `missing` is the largest variance that a fall of t by 1/2 has:
+    if whole clusters of one eval fall, in all its results at once.
 
-def mean_not_worse(results: Sequence[SupportingResult]) -> float:
-    """The one-sided p-value of the null hypothesis that the mean of several results fell by half of their margins.
+    Args:
+        evals: The results of each eval.
 
-    Differences are divided by their margins. With their mean t, z = (t + 1/2) / sqrt(variance + missing), where `missing` is the largest
-    variance that a fall of the mean by 1/2 would have, if one of the results had all of it.
+    Returns:
+        The p-value is null if so few samples prove nothing, even if none flips.
     """
-    count = len(results)
-    parts = [(each, *each.with_losses()) for each in results]
-    mean = sum(rise / each.margin for each, rise, _, _ in parts) / count
-    variance = sum(variance / each.margin**2 for each, _, variance, _ in parts) / count**2
-    largest = max((each.width or 0.0) / (size * each.margin) for each, _, _, size in parts)
-    spread = variance + max(0.0, mean + 0.5) * largest / count
-    return float(scipy.special.ndtr(-(mean + 0.5) / math.sqrt(spread))) if spread > 0 else 1.0
+    parts = [part for results in evals for part in results]
+    count = len(parts)
+    mean = sum(part.rise / part.margin for part in parts) / count
+    variance = sum(sum(part.stderr / part.margin for part in results) ** 2 for results in evals) / count**2
+    largest = max(sum(part.width * part.heaviest / part.margin for part in results) for results in evals) / count
+    if math.exp(-_HALF / largest) > LEVEL:  # the probability that no such fall is seen, though the mean fell by half
+        return NotWorse(margin=_HALF, p_value=None, reason="it cannot be proven with so few samples, even if nothing flips")
+    spread = variance + max(0.0, mean + _HALF) * largest
+    return NotWorse(margin=_HALF, p_value=float(scipy.special.ndtr(-(mean + _HALF) / math.sqrt(spread))) if spread > 0 else 1.0)
+
+
+def _width(found: Comparison) -> float | None:
+    return 1.0 if found.are_shares else found.width
+
+
+def _is_clustered(found: Comparison) -> bool:
+    return found.n_clusters < found.n_common
+
+
+def _without_range(found: Comparison, margin: float, higher_is_better: bool, n_lost: int) -> NotWorse:
+    changed = (found.n_higher or 0) + (found.n_lower or 0)
+    reason = None
+    if n_lost:
+        reason = f"{n_lost} samples of the baseline are errors now, and the range of the metric is not known"
+    elif (found.groups or 0) < FEWEST_CLUSTERS or changed < FEWEST_CLUSTERS or not found.stderr:
+        reason = (
+            f"the range of the metric is not known; then it takes {FEWEST_CLUSTERS} independent samples and as many that differ, and "
+            f"{found.groups or 0:.0f} and {changed} are there"
+        )
+    else:
+        rise = (found.difference or 0.0) * (1 if higher_is_better else -1)
+        p_value = float(scipy.special.stdtr((found.groups or 0) - 1, -(rise + margin) / found.stderr))
+        return NotWorse(margin=margin, p_value=p_value)
+    return NotWorse(margin=margin, p_value=None, reason=reason)
 
 
 def _of_shares(found: Comparison, margin: float, higher_is_better: bool, n_lost: int) -> NotWorse:
     higher, lower = found.n_higher or 0, found.n_lower or 0
     up, down = (higher, lower) if higher_is_better else (lower, higher)
-    n, down = found.n_common + n_lost, down + n_lost
+    n = found.n_common + n_lost
     size = float(n)
-    if found.n_clusters < found.n_common:
-        variance = (up + down) / n - ((up - down) / n) ** 2
-        robust = (found.stderr or 0.0) ** 2 * found.n_common
-        size = n / max(1.0, robust / variance) if variance > 0 and found.stderr else found.n_clusters
-        if found.n_clusters < FEWEST_CLUSTERS:
-            size = min(size, found.n_clusters)
-    if problem := _too_few(size, margin, is_clustered=found.n_clusters < found.n_common):
+    if _is_clustered(found):
+        groups, common = found.groups or 1.0, found.n_common
+        variance = (up + down) / common - ((up - down) / common) ** 2
+        size = n / max(1.0, found.stderr**2 * common / variance) if variance > 0 and found.stderr else groups
+        if groups < FEWEST_CLUSTERS or n_lost:  # lost samples can be those of whole clusters
+            size = min(size, groups)
+    down += n_lost
+    if problem := _too_few(size, margin, is_clustered=_is_clustered(found)):
         return NotWorse(margin=margin, p_value=None, reason=problem)
     if size == n:
         return NotWorse(margin=margin, p_value=exact_p_value(n, up, down, margin))
@@ -177,12 +203,10 @@ def _of_shares(found: Comparison, margin: float, higher_is_better: bool, n_lost:
 
 
 def _too_few(size: float, margin: float, *, is_clustered: bool) -> str | None:
-    if margin >= 1:
+    needed, whole = fewest_samples(margin), math.floor(size + 1e-6)
+    if whole >= needed:
         return None
-    needed = fewest_samples(margin)
-    if size >= needed:
-        return None
-    what = f"{math.floor(size)} independent groups of samples" if is_clustered else f"{math.floor(size)} samples"
+    what = f"samples worth {whole} independent ones" if is_clustered else f"{whole} samples"
     return f"it cannot be proven with {what}; it takes {needed} if nothing flips, and more if something does"
 
 

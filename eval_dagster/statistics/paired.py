@@ -86,9 +86,13 @@ class Comparison:
     n_lower: int | None = None
     """Common samples whose value is lower in a."""
     are_shares: bool = False
-    """Whether every value is 0 or 1, and the means are over the samples."""
-    size: float | None = None
-    """The samples of a mean with equal weights that has the same variance: 1 / sum of squared weights. Null for a corpus metric."""
+    """Whether every value is 0 or 1 and can be nothing less or more, and the means are over the samples."""
+    groups: float | None = None
+    """The number of clusters of equal weight whose mean has the same variance: 1 / sum of the squared weights of clusters (Kish 1965,
+    "Survey Sampling"). Null for a corpus metric.
+    """
+    heaviest: float | None = None
+    """The largest weight of a cluster in the mean, from 0 to 1. Null for a corpus metric."""
     width: float | None = None
     """The largest minus the least possible value of a sample. Null if it is not known or infinite, and for a corpus metric."""
 
@@ -338,17 +342,20 @@ def compare_means(
     subject = np.zeros_like(common.cluster) if subjects is None else _numbered(subjects, common.mask)
     sizes = np.bincount(subject)
     weights = 1 / (len(sizes) * sizes[subject])
+    of_clusters = np.bincount(common.cluster, weights)
     known = replace(
         common.comparison(),
         value_a=_mean(of_a, subject),
         value_b=_mean(of_b, subject),
         n_higher=int((of_a > of_b).sum()),
         n_lower=int((of_a < of_b).sum()),
-        size=1 / float((weights**2).sum()),
+        groups=1 / float((of_clusters**2).sum()),
+        heaviest=float(of_clusters.max()),
         width=None if bounds is None or not math.isfinite(bounds[1] - bounds[0]) else bounds[1] - bounds[0],
     )
     if len(sizes) == 1 and np.isin([of_a, of_b], (0, 1)).all():
-        return _shares(replace(known, are_shares=True), of_a - of_b, common, alpha)
+        can_be_shares = bounds is not None and bounds[0] >= 0 and bounds[1] <= 1
+        return _shares(replace(known, are_shares=can_be_shares), of_a - of_b, common, alpha)
     width = math.inf if bounds is None else bounds[1] - bounds[0]
     return _means(known, of_a - of_b, common, subject, weights, (-width, width), alpha)
 

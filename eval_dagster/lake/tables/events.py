@@ -13,8 +13,8 @@ class NoticeRow(TypedDict):
 
     suite: str
     kind: str
-    """Kind of the notice: `regression`, `incomplete`, `failure`, `not evaluated`, `skipped`, `missed` (a night that was not judged) or
-    `test`.
+    """Kind of the notice: `regression`, `incomplete`, `not proven`, `failure`, `not evaluated`, `skipped`, `missed` (a night that was not
+    judged) or `test`.
     """
     title: str
     """Title of the notice."""

@@ -15,6 +15,7 @@ from eval_dagster.gate.wording import (
     evidence,
     figures,
     level,
+    proof_text,
     title,
     tone,
     unjudged,
@@ -32,6 +33,7 @@ _ORDER = (
 )
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "flipped")
 _RIGHT = frozenset(_COLUMNS[3:])
+_WORDS = ("proof", "what differs")
 _FIGURES = (
     *("value", "baseline_value", "stored_baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
     *("n_common", "n_only_value", "n_only_baseline", "n_new", "n_gone", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
@@ -98,12 +100,20 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
                 f"- **{markdown_text(each.models)}** ({markdown_text(each.what)}): {markdown_text(each.reason)}" for each in unjudged(rows)
             ]
         else:
-            lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
-            lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]
+            lines += ["| " + " | ".join((*_COLUMNS, *_WORDS)) + " |"]
+            lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, *_WORDS)) + "|"]
             for row in rows:
                 changed = flips.get((row.eval, row.model, row.metric))
                 flipped = "0" if changed is None else "; ".join(filter(None, [str(changed.total), changed.beside]))
-                cells = (row.eval, row.model, row.metric or "–", *figures(row), flipped, cause_text(row.cause) or "–")
+                cells = (
+                    row.eval,
+                    row.model,
+                    row.metric or "–",
+                    *figures(row),
+                    flipped,
+                    proof_text(row) or "–",
+                    cause_text(row.cause) or "–",
+                )
                 lines.append("| " + " | ".join(markdown_text(cell) for cell in cells) + " |")
             words = [(row, "; ".join([*row.marks, *([row.reason] if row.reason else [])])) for row in rows]
             reasons = [f"- {markdown_text(title(row))}: {markdown_text(said)}" for row, said in words if said]

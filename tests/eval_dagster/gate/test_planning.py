@@ -72,8 +72,11 @@ def test_limits_use_the_budget_for_the_smallest_fall() -> None:
     more = limits_within(rows, level=0.003, budget=6000, unit="seconds")
     assert more is not None
     assert more[0] < fall
-    few = [Planned(eval="few", flips=0.1, most=180, **shared)]  # type: ignore[arg-type]
-    assert limits_within(few, level=0.003, budget=600, unit="seconds") == (pytest.approx(0.001, rel=0.03), {"few": 180})
+    few = Planned(eval="few", flips=0.1, most=180, **shared)  # type: ignore[arg-type]
+    beside = limits_within([*rows, few], level=0.003, budget=600, unit="seconds")
+    assert beside is not None
+    assert beside[1]["few"] == 180
+    assert 0.95 * 600 < 0.1 * sum(beside[1].values()) <= 600
     assert limits_within(rows, level=0.003, budget=0.1, unit="seconds") is None
     assert limits_within(rows, level=0.003, budget=600, unit="cost") is None
 

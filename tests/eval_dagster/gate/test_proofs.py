@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from judged_project import Nights, row
+from judged_project import Nights, now, row
 
+from eval_dagster.errors import UsageError
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import current_result
 from eval_dagster.gate.wording import Tone, evidence, proof_text, tone, verdict_line
@@ -125,7 +126,7 @@ def test_a_metric_without_a_range_has_no_margin_unless_it_is_set(nights: Nights)
     assert str(found.unproven_reason).startswith("no margin set")
     found = row(nights.judge(baseline="last_passed", gate="margin: 0.5"), metric="words")
     assert (found.margin, found.is_proven) == (0.5, False)
-    assert "do not vary" in str(found.unproven_reason)
+    assert "the range of the metric is not known" in str(found.unproven_reason)
 
 
 def test_others_than_critical_evals_are_proven_by_their_mean(nights: Nights) -> None:
@@ -138,7 +139,48 @@ def test_others_than_critical_evals_are_proven_by_their_mean(nights: Nights) -> 
     assert read is not None
     assert (read.is_proven, read.critical) == (True, ("right",))
     tighter = nights.judge(baseline="last_passed", gate="critical: [right], margin: {right: 0.1, left: 0.01}, require_proof: true")
-    assert tighter.supporting_p_value is not None
-    assert tighter.supporting_p_value > 0.05, "half a point needs more than 400 samples"
+    assert tighter.supporting_p_value is None, "half a point needs more than 400 samples"
     assert (tighter.outcome, tighter.is_mean_proven) == (Outcome.NOT_PROVEN, False)
-    assert "the mean of the other evals (p = 0.0" in verdict_line(tighter)
+    assert "the mean of the other evals (their samples are too few" in verdict_line(tighter)
+
+
+@pytest.mark.parametrize(("margin", "what"), [("1", "left"), ("{right: 1.5}", "right")])
+def test_a_margin_that_is_no_fall_is_refused(nights: Nights, margin: str, what: str) -> None:
+    with pytest.raises(
+        UsageError, match=rf"suites.nightly.gate.margin: found 1\.?5?; expected a number below 1, which .* of the eval {what}"
+    ):
+        nights.judge(gate=f"margin: {margin}")
+
+
+def test_without_its_anchor_nothing_is_proven(nights: Nights) -> None:
+    numbers = tuple(range(400))
+    nights.night(numbers=numbers)
+    nights.night(numbers=numbers, wrong=range(4))
+    lake = nights.project().lake
+    for table in ("scores", "responses", "metrics"):
+        lake.files(lake.folder(table, "left", "one"))[0].unlink()
+    found = row(nights.night(numbers=numbers, wrong=range(8)))
+    assert (found.is_proven, found.margin_p_value) == (False, None)
+    assert "the anchor of" in str(found.unproven_reason)
+
+
+def test_a_critical_eval_that_was_not_judged_is_not_proven(nights: Nights) -> None:
+    nights.night(numbers=MANY)
+    nights.evaluate(evals=["right"])
+    policy = "critical: [left], require: [right], require_proof: true"
+    (nights.folder / "left.py").write_text("raise OSError('gone')")
+    list(nights.evaluate(evals=[]))
+    since = now()
+    nights.evaluate(evals=["right"])
+    result = nights.judge(baseline="last_passed", gate=policy, since=since)
+    assert [each.eval for each in result.gaps] == ["left"]
+    assert result.outcome is Outcome.NOT_PROVEN
+    assert "left on one (not evaluated)" in verdict_line(result)
+
+
+def test_evals_without_a_margin_are_named(nights: Nights) -> None:
+    words = {"numbers": tuple(range(40)), "metric": "Words", "words": "2.0"}
+    nights.night(**words)
+    result = nights.night(**words, question="Please say", gate="critical: [right], margin: {right: 0.1}")
+    assert result.is_proven
+    assert verdict_line(result) == "Proven not worse in 1 comparison; no regression seen in 1 more; no margin is set for left on one"
