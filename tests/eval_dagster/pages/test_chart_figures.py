@@ -7,6 +7,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from eval_dagster.pages.report.chart_figures import ALERT, SIZE_INCHES, Chart, chart_figure
 
@@ -27,6 +29,12 @@ def chart(values: Sequence[float], *, spread: float = 0.0, x_name: str = "UTC") 
         rules=[(1.0, ALERT)],
         marks=[(1.0, float(known[1]))],
     )
+
+
+def frame_of(figure: Figure) -> NDArray[np.float64]:
+    """The upper left, the lower left and the lower right corner, in points."""
+    (frame,) = (line for line in figure.findobj(Line2D) if line.get_zorder() == 2.5)
+    return np.array(frame.get_xydata())[:3]
 
 
 VALUES = {
@@ -52,8 +60,7 @@ def test_all_texts_are_within_the_figure_and_outside_the_axes(values: list[float
         assert min(box.x0, box.y0) >= 0
         assert box.x1 <= width
         assert box.y1 <= height
-    (frame,) = (line for line in figure.findobj() if getattr(line, "zorder", 0) == 2.5)
-    (left, bottom), _ = np.array(frame.get_path().vertices)[1:3] * 150 / 72
+    left, bottom = frame_of(figure)[1] * 150 / 72
     beside = [box for words, box in boxes.items() if words != title and box.y1 > bottom + 20 and box.x0 < left]
     assert len(beside) >= 3
     assert all(box.x1 < left or box.y0 > height / 2 for box in beside)
@@ -64,8 +71,7 @@ def test_all_texts_are_within_the_figure_and_outside_the_axes(values: list[float
 def test_values_are_where_the_axes_of_matplotlib_would_have_them(values: list[float]) -> None:
     """A line is at the height of its text, and texts and range are those that matplotlib chooses for axes of the same size."""
     figure = chart_figure(chart(values), dots_per_inch=100)
-    frame = next(line for line in figure.findobj() if getattr(line, "zorder", 0) == 2.5)
-    (left, top), (_, bottom), (right, _) = np.array(frame.get_path().vertices)[:3].tolist()
+    (left, top), (_, bottom), (right, _) = frame_of(figure).tolist()
     whole = Figure(figsize=SIZE_INCHES, dpi=100)
     width, height = (side * 72 for side in SIZE_INCHES)
     axes = whole.add_axes((left / width, bottom / height, (right - left) / width, (top - bottom) / height))
