@@ -178,7 +178,11 @@ class SourceVersions:
                     tags=version_tags(version),
                 )
             )
-            self._newest |= newest_events(self._instance, self._source, [partition], dg.DagsterEventType.ASSET_OBSERVATION)
+            newest = self._instance.fetch_observations(dg.AssetRecordsFilter(self._source, asset_partitions=[partition]), limit=1).records[
+                0
+            ]
+            version_of_newest = (newest.event_log_entry.tags or {}).get(DATA_VERSION_TAG)
+            self._newest[partition] = Event(storage_id=newest.storage_id, version=version_of_newest)
         return self._newest[partition].storage_id
 
 

@@ -17,7 +17,7 @@ from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.catalog.catalog import metrics_by_file
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.lake.format.parquet_files import iter_tables, read_info, read_rows, read_rows_with, time_of
+from eval_dagster.lake.format.parquet_files import iter_tables, read_few_rows, read_info, read_rows, read_rows_with, time_of
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.schemas import TABLES
@@ -89,8 +89,8 @@ class Materialization:
 
     @cached_property
     def metric_rows(self) -> Sequence[MetricRow]:
-        """Its rows of `metrics`."""
-        return read_rows(self.metrics.path)
+        """Its rows of `metrics`, which are not to be changed."""
+        return read_few_rows(self.metrics.path)
 
     @property
     def scored_by(self) -> Mapping[str, str]:

@@ -4,10 +4,12 @@ import logging
 import re
 import shutil
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from eval_dagster.errors import StoreError
 from eval_dagster.stores.locks import locked
@@ -23,6 +25,9 @@ from eval_dagster.stores.sqlite_files import (
     settled_damage_of,
     table_names,
 )
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 _NOISY_LOGGERS = ("mlflow", "alembic")
 _HALF_MADE = re.compile(r"already exists|duplicate column|no such (table|column)")
@@ -195,6 +200,50 @@ def forget_connections(file: Path) -> None:
     engine = SqlAlchemyStore._engine_map.get(f"sqlite:///{file}")
     if engine is not None:
         engine.dispose()
+
+
+@contextmanager
+def one_session(client: "MlflowClient") -> Iterator[Callable[[], None]]:
+    """Let the calls of a client in the block share a session of the database, and so its transactions, and yield what commits them.
+
+    Each call would begin and commit several of its own, for each of which SQLite waits for the disk. The block commits at its end, or rolls
+    back what was not committed if it raises. The client of a server makes its calls as ever.
+    """
+    store = client._tracking_client.store
+    sessions = getattr(store, "ManagedSessionMaker", None)
+    if sessions is None:
+        yield lambda: None
+        return
+    # Imported lazily: slow
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    thread, others = threading.get_ident(), list[Exception]()
+    try:
+        with sessions(read_only=False) as session:
+
+            @contextmanager
+            def shared(*arguments: Any, **options: Any) -> Iterator[Any]:
+                if threading.get_ident() == thread:
+                    yield session
+                else:
+                    with sessions(*arguments, **options) as own:
+                        yield own
+
+            vars(store)["ManagedSessionMaker"] = shared
+            try:
+                yield session.commit
+            except (MlflowException, SQLAlchemyError):
+                raise
+            except Exception as error:
+                others.append(error)
+                raise
+            finally:
+                vars(store)["ManagedSessionMaker"] = sessions
+    except MlflowException:
+        if others:  # MLflow would have all errors be its own
+            raise others[0] from None
+        raise
 
 
 def _revision(file: Path) -> str:

@@ -11,7 +11,7 @@ import math
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -144,8 +144,8 @@ def tag_entities(result: TrackedResult) -> "list[RunTag]":
 
 
 def creation_tags(result: TrackedResult) -> dict[str, str]:
-    """The tags that a run is created with; a call that adds them later takes as long as its creation."""
-    return {tag.key: tag.value for tag in tag_entities(result)}
+    """The tags that a run is created with, as if MLflow took all tables; a call that adds them later takes as long as its creation."""
+    return {tag.key: tag.value for tag in (*tag_entities(result), _tables_tag(map(table_file, result.tables)))}
 
 
 def dataset_input(result: TrackedResult) -> "DatasetInput":
@@ -178,7 +178,8 @@ def _shorten(text: str, most: int) -> str:
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow import MlflowClient
-    from mlflow.entities import Run, RunTag
+    from mlflow.entities import Run, RunInfo, RunTag
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 LEFT_OUT_TAG = "eval_dagster.left_out"
 """The tag that lists what MLflow refused."""
@@ -260,14 +261,25 @@ def _refusal(write: Callable[[], object]) -> str | None:
     return None
 
 
-def _write_tables(run: "Run", tracking_uri: str, tables: Mapping[str, "pd.DataFrame"]) -> "tuple[list[str], RunTag]":
-    """Write tables as artifacts. Returns the refused ones with reasons, and the tag that makes MLflow's UI show the others."""
-    from mlflow.entities import RunTag
+def place_of(run: "RunInfo", tracking_uri: str) -> "ArtifactRepository":
+    """The place of a run's artifacts. A client would first read the run, for its address."""
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+    return get_artifact_repository(run.artifact_uri, tracking_uri=tracking_uri)
+
+
+def _tables_tag(files: Iterable[str]) -> "RunTag":
+    """The tag that makes MLflow's UI show tables."""
+    from mlflow.entities import RunTag
+
+    return RunTag("mlflow.loggedArtifacts", json.dumps([{"path": file, "type": "table"} for file in files]))
+
+
+def _write_tables(run: "Run", tracking_uri: str, tables: Mapping[str, "pd.DataFrame"]) -> "tuple[list[str], RunTag]":
+    """Write tables as artifacts. Returns the refused ones with reasons, and the tag that makes MLflow's UI show the others."""
     # `client.log_table` would append to a table that a killed process left; this replaces it.
     refused: list[str] = []
-    shown: list[dict[str, str]] = []
+    shown: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, table in tables.items():
             path = Path(folder) / table_file(name)
@@ -277,7 +289,6 @@ def _write_tables(run: "Run", tracking_uri: str, tables: Mapping[str, "pd.DataFr
                 refused.append(f"table {name!r}: {type(error).__name__}: {error}")
                 path.unlink(missing_ok=True)
                 continue
-            shown.append({"path": path.name, "type": "table"})
-        # `client.log_artifacts` would first read the run again, for its place.
-        get_artifact_repository(run.info.artifact_uri, tracking_uri=tracking_uri).log_artifacts(folder)  # type: ignore[no-untyped-call]
-    return refused, RunTag("mlflow.loggedArtifacts", json.dumps(shown))
+            shown.append(path.name)
+        place_of(run.info, tracking_uri).log_artifacts(folder)  # type: ignore[no-untyped-call]
+    return refused, _tables_tag(shown)

@@ -20,12 +20,12 @@ from urllib.parse import unquote, urlsplit
 from eval_dagster.addresses import Addresses, shown_address, without_secrets
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
 from eval_dagster.stores.locks import Hold, SharedLocks, repeated
-from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, quiet, store_file
-from eval_dagster.tracking.tracked_result import MOST_CHARACTERS, TrackedResult, complete_run, creation_tags, tracked_text
+from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, one_session, quiet, store_file
+from eval_dagster.tracking.tracked_result import MOST_CHARACTERS, TrackedResult, complete_run, creation_tags, place_of, tracked_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Run, RunInfo
 
 RESULT_KEY_TAG = "eval_dagster.result_key"
 """The tag that identifies a result's run."""
@@ -114,6 +114,8 @@ class Tracker:
         self._experiment = experiment
         self._is_swept = False
         self._runs: _KnownRuns | None = None
+        self._last: RunInfo | None = None
+        """The run of the last result. Its page is logged next, for which MLflow would read the run again."""
 
     def log(self, result: TrackedResult) -> str:
         """Make sure that a result is tracked, and return its MLflow run id.
@@ -128,14 +130,18 @@ class Tracker:
 
             with self._lock(result.result_key):
                 self._end_abandoned(result.result_key)
-                try:
-                    run = self._run(result.result_key, result.run_name, creation_tags(result))
-                except MlflowException:  # a server may refuse a tag; without it the run can be made, and `complete_run` names it
-                    run = self._run(result.result_key, result.run_name, {})
-                if run.info.status != "FINISHED":
-                    complete_run(client, run, result)
-                elif time.time() - _logged(run).time.timestamp() > _NEW_S:  # so that `gc` spares it until a file names it
-                    client.set_tag(run.info.run_id, NAMED_TAG, str(time.time_ns() // 1_000_000))
+                _ = self._experiment_id  # which several processes may create, each in a transaction of its own
+                with one_session(client) as commit:
+                    try:
+                        run = self._run(result.result_key, result.run_name, creation_tags(result))
+                    except MlflowException:  # a server may refuse a tag; without it the run can be made, and `complete_run` names it
+                        run = self._run(result.result_key, result.run_name, {})
+                    commit()  # a run without tables can be completed; nothing would delete tables without a run
+                    if run.info.status != "FINISHED":
+                        complete_run(client, run, result)
+                    elif time.time() - _logged(run).time.timestamp() > _NEW_S:  # so that `gc` spares it until a file names it
+                        client.set_tag(run.info.run_id, NAMED_TAG, str(time.time_ns() // 1_000_000))
+                self._last = run.info
                 return str(run.info.run_id)
 
         with self._failures(f"log {result.run_name!r}"):
@@ -144,7 +150,10 @@ class Tracker:
     def log_file(self, run_id: str, path: Path) -> None:
         """Add a file to a run, or replace the one of the same name."""
         with self._failures(f"add {path.name} to run {run_id}"):
-            self._client.log_artifact(run_id, str(path))
+            if self._last is not None and self._last.run_id == run_id:
+                place_of(self._last, str(self._client.tracking_uri)).log_artifact(str(path))  # type: ignore[no-untyped-call]
+            else:
+                self._client.log_artifact(run_id, str(path))
 
     def log_page(self, path: Path, *, key: str, run_name: str, tags: Mapping[str, str]) -> str:
         """Make sure that a page has its own run, and return the MLflow run id.
@@ -195,8 +204,6 @@ class Tracker:
         It may be repeated after a killed process. Returns False, and deletes nothing, if a new result got the run since it was listed.
         """
         with self._failures(f"delete run {run.run_id}"), self._lock(run.key):
-            from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
             client = self._client
             known = client.get_run(run.run_id)
             if _logged(known).time > run.time:
@@ -204,8 +211,7 @@ class Tracker:
             if not self.is_server and known.info.lifecycle_stage == "active":
                 client.delete_run(run.run_id)  # first, so that no result gets a run without artifacts
             if run.folder is None or run.folder.is_dir():
-                artifacts = get_artifact_repository(known.info.artifact_uri, tracking_uri=str(client.tracking_uri))
-                artifacts.delete_artifacts()  # type: ignore[no-untyped-call]
+                place_of(known.info, str(client.tracking_uri)).delete_artifacts()  # type: ignore[no-untyped-call]
             if run.folder is not None:
                 with suppress(OSError):  # other files are there
                     run.folder.parent.rmdir()

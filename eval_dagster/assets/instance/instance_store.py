@@ -158,6 +158,7 @@ def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
     methods = {
         "_connect": connections.connect,
         "has_table": functools.cache(storage.has_table),
+        "_has_asset_key_col_on_connection": connections.has_asset_column,
     }
     vars(storage).update(methods)
     try:
@@ -175,12 +176,20 @@ class _Connections:
         self._storage = storage
         self._engines: dict[str, tuple[sa.Engine, int | None]] = {}
         """For each file its engine, and its inode when the engine was made."""
+        self._has_asset_column = storage._has_asset_key_col_on_connection
+        self._asset_columns: dict[str, bool] = {}
 
     @contextmanager
     def connect(self, shard: str) -> Iterator[sa.Connection]:
         """A connection in a transaction, as the method of Dagster's storage gives it."""
         with self._storage._db_lock, self._kept(shard).begin() as connection:
             yield connection
+
+    def has_asset_column(self, connection: sa.Connection, name: str) -> bool:
+        """Whether the table of asset keys has a column, as the method of Dagster's storage says it, which asks for each event."""
+        if name not in self._asset_columns:
+            self._asset_columns[name] = self._has_asset_column(connection, name)
+        return self._asset_columns[name]
 
     def close(self) -> None:
         """Close all connections."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,6 +44,9 @@ _CACHE = "response_cache"
 APPENDED = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints")
 """Tables without partitions: all of their files are current."""
 _RECORDS = (*APPENDED, *SUITE_TABLES)
+_FEW_BYTES = 2**14
+"""Most bytes of a table that zstd does not make smaller than snappy. It makes and frees a state for each column, which takes twice as long
+as all else about such a file, to write as to read."""
 _VALID_S = 3600.0
 _WORKERS = 4
 _verified: dict[Path, tuple[list[Any], float]] = {}
@@ -52,12 +56,15 @@ _verified: dict[Path, tuple[list[Any], float]] = {}
 def write_with_checksum(parts: Iterable[pa.Table], schema: pa.Schema, file: IO[bytes], name: str) -> None:
     """Write the parts of a table as a Parquet file with checksums and its name in the lake.
 
-    `file` must be empty, and open for writing and reading.
+    `file` must be empty, and open for writing and reading. There is one part at least.
     """
     # Rows may have been read from a file.
     schema = schema.with_metadata({key: value for key, value in (schema.metadata or {}).items() if key != _KEY.encode()})
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for part in parts:
+    parts = iter(parts)
+    first = next(parts)
+    codec = "snappy" if first.nbytes <= _FEW_BYTES else "zstd"
+    with pq.ParquetWriter(file, schema, compression=codec) as writer:
+        for part in chain([first], parts):
             writer.write_table(part.replace_schema_metadata(schema.metadata), row_group_size=_GROUP_ROWS)
         writer.add_key_value_metadata({_NAME_KEY: name})
         reserve_checksum(writer)

@@ -190,6 +190,18 @@ def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expres
         return _rows_of(table)
 
 
+def read_few_rows(path: Path) -> Sequence[Any]:
+    """Read a file of few rows like `read_rows`, which is kept in memory with the last others. The rows are not to be changed."""
+    with damage_named(path):
+        stamp = tuple(file_stamp(path))
+    return _read_few_rows(path, stamp)
+
+
+@lru_cache(maxsize=256)
+def _read_few_rows(path: Path, stamp: tuple[Any, ...]) -> Sequence[Any]:  # noqa: ARG001 - as of `_read_info`
+    return read_rows(path)
+
+
 def iter_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Read a file row by row, as dictionaries. At most a few thousand rows are held at once. Raises LakeError if the file is damaged."""
     with damage_named(path):

@@ -3,32 +3,29 @@
 import base64
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 
+from eval_dagster.pages.report.chart_figures import ALERT, FAINT, INK, LINE, Chart, chart_figure
 from eval_dagster.texts.visible_text import one_line
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_POINTS = 120
 """The newest results that are drawn."""
-_SIZE_INCHES = (3.8, 2.0)
 _DOTS_PER_INCH = 150
 _COLOURS = 64
 _MOST_LABELS = 5
 _MOST_BARS = 40
 """Most results that have error bars in addition to the band."""
-_LINE, _ALERT, _INK, _FAINT = "#2563eb", "#c2410c", "#334155", "#cbd5e1"
-_VARIABLES = {_LINE: "var(--line)", _ALERT: "var(--alert)", _INK: "var(--muted)", _FAINT: "var(--rule)"}
+_LONG_STEPS = 10_000
+"""Training steps from which on they are shown as `20k`."""
+_VARIABLES = {LINE: "var(--line)", ALERT: "var(--alert)", INK: "var(--muted)", FAINT: "var(--rule)"}
 """Colours of the picture -> variables of the page, which has other colours in dark mode."""
 _SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"
@@ -75,20 +72,20 @@ def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: s
     The same points give the same text. Its ids begin with `key`, or with the title if not given, and must be unique on a page.
     """
     title, metric = one_line(title), one_line(metric)
-    return _svg(lambda: _figure(points, metric), title=title, words=describe(points, title=title, metric=metric), key=key)
+    return _svg(_history_chart(points, metric), title=title, words=describe(points, title=title, metric=metric), key=key)
 
 
 def curve_svg(points: Sequence[StepPoint], *, title: str, metric: str, key: str | None = None) -> str:
     """The picture of a learning curve (at least one step) as an `<svg>` element, like `history_svg`."""
     title, metric = one_line(title), one_line(metric)
-    return _svg(lambda: _curve(points, metric), title=title, words=describe_curve(points, title=title, metric=metric), key=key)
+    return _svg(_curve_chart(points, metric), title=title, words=describe_curve(points, title=title, metric=metric), key=key)
 
 
-def _svg(draw: "Callable[[], Figure]", *, title: str, words: str, key: str | None) -> str:
+def _svg(chart: Chart, *, title: str, words: str, key: str | None) -> str:
     with _drawing({"svg.hashsalt": title}):
         buffer = BytesIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        draw().savefig(buffer, format="svg", transparent=True, metadata=nothing)
+        chart_figure(chart).savefig(buffer, format="svg", transparent=True, metadata=nothing)
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - what matplotlib wrote a line above
     _tidy(root, prefix=re.sub(r"\W+", "-", key or title))
     root.attrib.update({"role": "img", "aria-label": words})
@@ -104,28 +101,24 @@ def _svg(draw: "Callable[[], Figure]", *, title: str, words: str, key: str | Non
 def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> bytes:
     """The picture as a PNG file of 570 x 300 pixels on white, about 15 KB at most. The same points give the same bytes."""
     metric = one_line(metric)
-    return _png(lambda: _figure(points, metric), one_line(title))
+    return _png(_history_chart(points, metric), one_line(title))
 
 
 def curve_png(points: Sequence[StepPoint], *, title: str, metric: str) -> bytes:
     """The picture of a learning curve (at least one step) as a PNG file, like `history_png`."""
     metric = one_line(metric)
-    return _png(lambda: _curve(points, metric), one_line(title))
+    return _png(_curve_chart(points, metric), one_line(title))
 
 
-def _png(draw: "Callable[[], Figure]", title: str) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+def _png(chart: Chart, title: str) -> bytes:
     from PIL import Image
 
     with _drawing({}):
-        figure = draw()
-        figure.suptitle(title, x=0.012, ha="left", fontsize=9.5, color=_INK)
-        figure.set_dpi(_DOTS_PER_INCH)
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()  # type: ignore[no-untyped-call]  # once; `savefig` lays the figure out in a draw of its own
+        canvas: Any = chart_figure(chart, title=title, dots_per_inch=_DOTS_PER_INCH).canvas
+        canvas.draw()
     # Few colours take a third of the bytes. Dagster stores a picture in its event log with each materialization.
     small = BytesIO()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")  # type: ignore[no-untyped-call]
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
     few = image.quantize(_COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     few.save(small, format="png", compress_level=6)  # 9 takes seven times as long for a twentieth of the bytes
     return small.getvalue()
@@ -173,79 +166,51 @@ def _drawing(more: dict[Any, Any]) -> Iterator[None]:
         yield
 
 
-def _figure(points: Sequence[ScorePoint], metric: str) -> "Figure":
-    # Imported lazily: slow. The figure is not one of pyplot's, so that it is freed when it is not used.
-    from matplotlib.figure import Figure
+def _history_chart(points: Sequence[ScorePoint], metric: str) -> Chart:
+    points = points[-MOST_POINTS:]
+    values, lows, highs = np.array([(point.value, point.ci_low, point.ci_high) for point in points], float).reshape(-1, 3).T
+    labelled = label_places(len(points)) if np.isfinite(values).any() else []
+    labels = time_labels([point.at for point in points], labelled)
+    changes = [(place, point.value) for place, point in enumerate(points) if point.is_change and point.value is not None]
+    return Chart(
+        metric=metric,
+        x=np.arange(len(points), dtype=float),
+        values=values,
+        lows=lows,
+        highs=highs,
+        has_bars=len(points) <= _MOST_BARS,
+        x_range=(-0.5, len(points) - 0.5),
+        x_ticks=list(zip(labelled, labels, strict=True)),
+        x_name="UTC" if any("\n" in label for label in labels) else "",
+        rules=[(place, ALERT) for place, _ in changes],
+        marks=changes,
+    )
 
-    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    _style(axes, metric)
-    _draw(axes, points[-MOST_POINTS:])
-    return figure
 
-
-def _curve(points: Sequence[StepPoint], metric: str) -> "Figure":
-    # Imported lazily, as in `_figure`.
-    from matplotlib.figure import Figure
+def _curve_chart(points: Sequence[StepPoint], metric: str) -> Chart:
+    # Imported lazily: slow
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    _style(axes, metric)
-    steps = [point.step for point in points]
+    steps = np.array([point.step for point in points], float)
     values, lows, highs = np.array([(point.value, point.ci_low, point.ci_high) for point in points], float).reshape(-1, 3).T
-    axes.fill_between(steps, lows, highs, color=_LINE, alpha=0.18, linewidth=0)
-    if len(points) <= _MOST_BARS:
-        axes.vlines(steps, lows, highs, color=_LINE, alpha=0.55, linewidth=1)
-    axes.plot(steps, values, color=_LINE, linewidth=1.6, marker="o", markersize=3)
     left = next((point for point in points if point.change is not None), None)
-    if left is not None:
-        axes.axvline(left.step, color=_ALERT if left.change == "fell" else _INK, linewidth=1, linestyle=(0, (3, 2)))
-    for point in points:
-        if point.change == "fell":
-            axes.plot([point.step], [point.value], color=_ALERT, marker="D", markersize=6, linestyle="none")
-    span = max(steps[-1] - steps[0], 1)
-    axes.set_xlim(steps[0] - 0.03 * span, steps[-1] + 0.03 * span)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes.xaxis.set_major_formatter(EngFormatter(sep="") if steps[-1] >= 10_000 else "{x:,.0f}")
-    axes.set_xlabel("training step", loc="right", labelpad=0, color=_INK)
-    return figure
-
-
-def _draw(axes: "Axes", points: Sequence[ScorePoint]) -> None:
-    values, lows, highs = np.array([(point.value, point.ci_low, point.ci_high) for point in points], float).reshape(-1, 3).T
-    places = range(len(points))
-    if not np.isfinite(values).any():
-        axes.text(0.5, 0.5, "no value yet", transform=axes.transAxes, ha="center", va="center", color=_INK)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return
-    axes.fill_between(places, lows, highs, color=_LINE, alpha=0.18, linewidth=0)
-    if len(points) <= _MOST_BARS:
-        axes.vlines(places, lows, highs, color=_LINE, alpha=0.55, linewidth=1)
-    axes.plot(places, values, color=_LINE, linewidth=1.6, marker="o", markersize=3)
-    for place, point in enumerate(points):
-        if point.is_change and point.value is not None:
-            axes.axvline(place, color=_ALERT, linewidth=1, linestyle=(0, (3, 2)))
-            axes.plot([place], [point.value], color=_ALERT, marker="D", markersize=6, linestyle="none")
-    axes.set_xlim(-0.5, len(points) - 0.5)
-    labelled = label_places(len(points))
-    labels = time_labels([point.at for point in points], labelled)
-    axes.set_xticks(labelled, labels)
-    if any("\n" in label for label in labels):
-        axes.set_xlabel("UTC", loc="right", labelpad=0, color=_INK)
-
-
-def _style(axes: "Axes", metric: str) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_FAINT)
-    axes.tick_params(colors=_INK, length=3)
-    axes.grid(axis="y", color=_FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.margins(y=0.12)
-    axes.set_ylabel(metric, color=_INK)
+    margin = 0.03 * max(steps[-1] - steps[0], 1)
+    low, high = steps[0] - margin, steps[-1] + margin
+    ticks = [tick for tick in MaxNLocator(nbins=5, integer=True).tick_values(low, high) if low <= tick <= high]
+    short = EngFormatter(sep="")
+    return Chart(
+        metric=metric,
+        x=steps,
+        values=values,
+        lows=lows,
+        highs=highs,
+        has_bars=len(points) <= _MOST_BARS,
+        x_range=(low, high),
+        x_ticks=[(tick, short.format_data(tick) if steps[-1] >= _LONG_STEPS else f"{tick:,.0f}") for tick in ticks],
+        x_name="training step",
+        rules=[(left.step, ALERT if left.change == "fell" else INK)] if left is not None else [],
+        marks=[(point.step, point.value) for point in points if point.change == "fell"],
+    )
 
 
 def label_places(count: int) -> list[int]:

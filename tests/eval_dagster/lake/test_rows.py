@@ -6,16 +6,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import enter_checksum, reserve_checksum
 from eval_dagster.lake.format.parquet_files import (
     FileInfo,
     iter_rows,
     iter_tables,
     new_name,
+    read_few_rows,
     read_rows,
     read_rows_at,
     read_rows_with,
@@ -111,3 +114,28 @@ def test_a_few_rows_of_many_take_little_memory_and_no_row_group_without_them(tmp
         pa.set_memory_pool(before)
     assert pool.max_memory() < 30 * 2**20, "the texts alone are 80 MB"
     assert read == [(None, ["sample_id"]), ([0], None), ([3], None)]
+
+
+@pytest.mark.parametrize(("rows", "codec"), [(5, "SNAPPY"), (5000, "ZSTD")])
+def test_a_small_file_is_written_without_a_state_for_each_column(tmp_path: Path, rows: int, codec: str) -> None:
+    """Both kinds are read alike, and DuckDB reads them."""
+    path = tmp_path / new_name("r")
+    table = pa.table({"sample_id": [f"s{n}" for n in range(rows)]})
+    write_parquet(path, table)
+    assert pq.ParquetFile(path).metadata.row_group(0).column(0).compression == codec
+    assert read_rows(path) == table.to_pylist()
+    assert duckdb.sql(f"select count(*) from '{path}'").fetchall() == [(rows,)]
+
+
+def test_few_rows_are_kept_until_their_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / new_name("r")
+    write_parquet(path, pa.table({"value": [1]}))
+    assert read_few_rows(path) is read_few_rows(path)
+    write_parquet(path, pa.table({"value": [2]}))
+    assert read_few_rows(path) == [{"value": 2}]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(LakeError, match="damaged"):
+        read_few_rows(path)
+    path.unlink()
+    with pytest.raises(LakeError):
+        read_few_rows(path)
