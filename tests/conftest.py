@@ -64,8 +64,21 @@ TEMPLATE = """\
 """A template in the manner of ChatML, that writes the begin token itself."""
 
 
-LONGEST = ("test_signals.py", "test_docs.py", "test_nightly_gate.py")
-"""Files whose tests take minutes together: they begin first, so that no worker waits for them at the end."""
+LONGEST = (
+    "test_docs.py",
+    "test_signals.py",
+    "test_result_page_browser.py",
+    "test_view_browser.py",
+    "test_browser.py",
+    "test_old_runs.py",
+    "test_staleness.py",
+    "test_regressions.py",
+    "test_foreign_pages.py",
+    "test_asset_datasets.py",
+    "test_models_demo.py",
+    "test_pool.py",
+)
+"""Files whose tests take longest together: they begin first, so that no worker waits for them at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,7 +7,10 @@ from eval_dagster.tracking.store import forget_connections
 
 
 class KeptFolder:
-    """A folder with a home in it. Its runs name its path, so each test has it in the same place."""
+    """A folder with a home in it. Its runs name its path, so each test has it in the same place.
+
+    Contents and times of the files are as before, but the file system's own times of changes are not: files of rows look changed.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Keep a folder as it is now."""

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
+from few import few
 from kept_folders import KeptFolder
 from mlflow import MlflowClient
 from servers.postgres import Postgres, running_postgres
@@ -246,7 +247,7 @@ def test_old_observations_of_definitions_go(folder: Path) -> None:
     assert (count("index.db"), count(".db")) == tuple(each - counts[0] for each in before)
 
 
-@pytest.mark.parametrize("survives", [0, 1, 3])
+@few("survives", [1, 0, 3], kept=1)
 def test_a_killed_deletion_is_completed_by_the_next(survives: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _shown(folder)
     expected = _collect(folder, delete=False)

@@ -100,8 +100,15 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
 
 
 @pytest.fixture
-def project(evaluated: KeptFolder, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(fresh: Project) -> Project:
     """A project after `_everything`."""
+    _everything(fresh)
+    return fresh
+
+
+@pytest.fixture
+def shared(evaluated: KeptFolder, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The same, evaluated once. A look finds that the file of rows was changed, as it was put back."""
     monkeypatch.setenv("DAGSTER_HOME", str(evaluated.folder / "home" / "dagster"))
     return _open(evaluated.restore())
 
@@ -160,24 +167,24 @@ def _everything(project: Project) -> None:
     run_evaluation(project, ["sums", "capitals"], ["a", "b"], suite="nightly")
 
 
-def test_what_a_command_made_is_fresh_and_stays_so(project: Project) -> None:
-    assert _stale(project) == {}
-    _everything(project)
-    assert _stale(project) == {}, "nothing was recomputed"
+def test_what_a_command_made_is_fresh_and_stays_so(shared: Project) -> None:
+    assert _stale(shared) == {}
+    _everything(shared)
+    assert _stale(shared) == {}, "nothing was recomputed"
 
 
 @pytest.mark.long
-def test_what_the_pages_of_assets_and_jobs_made_is_fresh(project: Project) -> None:
+def test_what_the_pages_of_assets_and_jobs_made_is_fresh(shared: Project) -> None:
     for partition in ("sums|a", "capitals|b"):
-        _materialize(project, *STAGES[1:], partition=partition)
-    assert _stale(project) == {}
-    _materialize(project, "dataset_snapshot", partition="sums")
-    _materialize(project, "model_outputs", partition="sums|a")
-    assert _stale(project) == {}, "made again of the same"
-    _materialize(project, job="suite_nightly")
-    _materialize(project, job="evaluate_all")
-    _materialize(project, job="suite_nightly", choice=chosen(Names(), models=["a"]))
-    assert _stale(project) == {}
+        _materialize(shared, *STAGES[1:], partition=partition)
+    assert _stale(shared) == {}
+    _materialize(shared, "dataset_snapshot", partition="sums")
+    _materialize(shared, "model_outputs", partition="sums|a")
+    assert _stale(shared) == {}, "made again of the same"
+    _materialize(shared, job="suite_nightly")
+    _materialize(shared, job="evaluate_all")
+    _materialize(shared, job="suite_nightly", choice=chosen(Names(), models=["a"]))
+    assert _stale(shared) == {}
 
 
 @pytest.mark.long
@@ -330,31 +337,31 @@ def _failed(project: Project) -> set[Cell]:
         return {(stage, partition) for stage in STAGES for partition in failed_partitions(instance, stage, project)}
 
 
-def test_a_run_that_fails_leaves_what_was_current_green(project: Project) -> None:
-    rows = project.folder / "rows" / "test.jsonl"
+def test_a_run_that_fails_leaves_what_was_current_green(shared: Project) -> None:
+    rows = shared.folder / "rows" / "test.jsonl"
     text = rows.read_text()
     rows.unlink()
-    assert run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"]).failures
-    assert _failed(project) == {("dataset_snapshot", "sums"), *((stage, f"sums|{model}") for stage in STAGES[1:] for model in "ab")}
+    assert run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(shared) == {("dataset_snapshot", "sums"), *((stage, f"sums|{model}") for stage in STAGES[1:] for model in "ab")}
     rows.write_text(text)
     os.utime(rows, (1, 1))
-    assert not run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"]).failures
-    assert _failed(project) == set(), "also those that were current all the time"
-    assert _stale(project) == {}
+    assert not run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(shared) == set(), "also those that were current all the time"
+    assert _stale(shared) == {}
 
 
-def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(project: Project) -> None:
+def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(shared: Project) -> None:
     """As from the page of an asset: Dagster has planned all of them before the step begins."""
-    (project.folder / "rows" / "test.jsonl").unlink()
-    with open_instance(project.home) as instance:
-        opened = _open(project.folder)
+    (shared.folder / "rows" / "test.jsonl").unlink()
+    with open_instance(shared.home) as instance:
+        opened = _open(shared.folder)
         job = build_definitions(opened).resolve_implicit_global_asset_job_def()
         keys = [f"{name}|{model}" for name in ("sums", "capitals") for model in "ab"]
         chosen_range = {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]}
         selection = [dg.AssetKey(stage) for stage in STAGES[1:]]
         result = job.execute_in_process(instance=instance, asset_selection=selection, tags=chosen_range, raise_on_error=False)
     assert not result.success
-    assert {partition for _, partition in _failed(project)} == {"sums|a", "sums|b"}
+    assert {partition for _, partition in _failed(shared)} == {"sums|a", "sums|b"}
 
 
 @pytest.mark.long
@@ -450,18 +457,18 @@ def _keys(project: Project) -> dict[str, list[str]]:
         return {each: list(instance.get_dynamic_partitions(each)) for each in ("evals", "models")}
 
 
-def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_result(project: Project) -> None:
+def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_result(shared: Project) -> None:
     """Without a reload of what was loaded before the change: the definitions of the first configuration make the new partition."""
-    loaded = build_definitions(project)
-    _edit(project.folder / "evals.yaml", 'b: {backend: scripted, default: " 8"}', 'c: {backend: scripted, default: " 8"}')
-    _edit(project.folder / "evals.yaml", "models: [a, b]", "models: [a]")
-    assert [news for news in _look(project).changed if "task_metrics" in news] == [
+    loaded = build_definitions(shared)
+    _edit(shared.folder / "evals.yaml", 'b: {backend: scripted, default: " 8"}', 'c: {backend: scripted, default: " 8"}')
+    _edit(shared.folder / "evals.yaml", "models: [a, b]", "models: [a]")
+    assert [news for news in _look(shared).changed if "task_metrics" in news] == [
         "task_metrics capitals|b: removed",
         "task_metrics sums|b: removed",
     ]
-    assert _keys(project) == {"evals": ["sums", "capitals"], "models": ["a", "b", "c"]}
-    assert "removed" not in str(_look(project).changed), "told once"
-    with open_instance(project.home) as instance:
+    assert _keys(shared) == {"evals": ["sums", "capitals"], "models": ["a", "b", "c"]}
+    assert "removed" not in str(_look(shared).changed), "told once"
+    with open_instance(shared.home) as instance:
         resolver = CachingStaleStatusResolver(instance, loaded.resolve_asset_graph(), LoadingContextForTest(instance))
         status = {key: resolver.get_status(dg.AssetKey("task_metrics"), key) for key in ("sums|a", "sums|b", "sums|c")}
         assert status == {"sums|a": StaleStatus.FRESH, "sums|b": StaleStatus.STALE, "sums|c": StaleStatus.MISSING}
@@ -476,9 +483,9 @@ def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_re
         assert instance.get_materialized_partitions(dg.AssetKey("task_metrics")) == {
             f"{name}|{model}" for name, model in [("sums", "a"), ("sums", "b"), ("sums", "c"), ("capitals", "a"), ("capitals", "b")]
         }
-    _edit(project.folder / "evals.yaml", 'c: {backend: scripted, default: " 8"}', 'b: {backend: scripted, default: " 8"}')
-    _look(project)
-    statuses, causes = _statuses(project)
+    _edit(shared.folder / "evals.yaml", 'c: {backend: scripted, default: " 8"}', 'b: {backend: scripted, default: " 8"}')
+    _look(shared)
+    statuses, causes = _statuses(shared)
     assert {statuses[asset, key] for asset, key in statuses if key == "capitals|b" and asset in STAGES} == {StaleStatus.FRESH}, causes
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from few import few
 from kept_folders import KeptFolder
 
 from eval_dagster.assets.definitions import build_definitions
@@ -143,7 +144,7 @@ def test_what_nothing_could_be_checked_of_is_not_green(project: Project) -> None
         assert ("could not be checked" in found[asset, None][1]) == bool(unknown), asset
 
 
-@pytest.mark.parametrize("policy", ["warn", "error"])
+@few("policy", ["error", "warn"], kept=1)
 def test_a_person_evaluates_a_check_again_and_the_policy_is_its_severity(project: Project, policy: str) -> None:
     with project.config_path.open("a") as file:
         file.write(f"\ndagster: {{untrusted: {policy}}}\n")
