@@ -8,6 +8,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # before Ray is imported,
 
 import pytest
 import torch
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from dagster._core.execution import compute_logs
+from dagster._core.storage.sql import ALEMBIC_SCRIPTS_LOCATION
 from hypothesis import settings
 from leaks import files_close_what_they_open  # noqa: F401  a fixture of all tests
 from needs import require
@@ -59,8 +64,21 @@ TEMPLATE = """\
 """A template in the manner of ChatML, that writes the begin token itself."""
 
 
-LONGEST = ("test_signals.py", "test_docs.py", "test_nightly_gate.py")
-"""Files whose tests take minutes together: they begin first, so that no worker waits for them at the end."""
+LONGEST = (
+    "test_docs.py",
+    "test_signals.py",
+    "test_result_page_browser.py",
+    "test_view_browser.py",
+    "test_browser.py",
+    "test_old_runs.py",
+    "test_staleness.py",
+    "test_regressions.py",
+    "test_foreign_pages.py",
+    "test_asset_datasets.py",
+    "test_models_demo.py",
+    "test_pool.py",
+)
+"""Files whose tests take longest together: they begin first, so that no worker waits for them at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -75,6 +93,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _children_hear_ctrl_c() -> None:
     """Children inherit that SIGINT is ignored: as a shell starts a background job, or as a command leaves it that was interrupted here."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def dagsters_tail() -> Iterator[Callable[..., AbstractContextManager[Any]]]:
+    """Let the runs of this process start no processes that repeat their output, and read Dagster's migrations once. Gives what starts them.
+
+    Each run starts two interpreters and two `tail` to repeat its output, which is in the files of the run, and each run and each instance
+    has a database, for which Alembic imports all migrations. Commands that the tests start do it as it is.
+    """
+
+    @contextmanager
+    def tail(path: str, stream: object) -> Iterator[tuple[None, None]]:
+        yield None, None
+
+    read, kept, original = ScriptDirectory.from_config, list[ScriptDirectory](), compute_logs.execute_posix_tail
+
+    def migrations(config: Config) -> ScriptDirectory:
+        if config.get_main_option("script_location") != ALEMBIC_SCRIPTS_LOCATION:
+            return read(config)  # MLflow's
+        if not kept:
+            kept.append(read(config))
+        return kept[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compute_logs, "execute_posix_tail", tail)
+        patch.setattr(ScriptDirectory, "from_config", migrations)
+        yield original
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageResult
 
-SLOW = ("docs/how-to/compare.md", "docs/how-to/deploy.md", "docs/how-to/nightly-gate.md", "docs/how-to/run.md")
-"""Pages that take long, and whose commands the tests of the command line try, too."""
+SLOW = ("docs/how-to/compare.md", "docs/how-to/deploy.md", "docs/how-to/nightly-gate.md", "docs/how-to/own-metric.md", "docs/how-to/run.md")
+"""Pages that take long, and whose commands the tests of the command line try, too, or a test below."""
 ELSEWHERE = tuple(f"docs/how-to/{name}.md" for name in ("containers", "dagster-project", "many-machines", "other-packages", "shared-lake"))
 """Pages whose blocks need more than a folder; `test_containers`, `test_merged_definitions`, `test_deploy_examples`,
 `test_registry_of_the_guide` and `test_shared_lake` try them."""

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dagster._core.execution import compute_logs
@@ -64,8 +65,11 @@ def test_an_interrupt_that_dagster_drops_ends_the_command_after_the_run() -> Non
         raise ValueError("other")
 
 
-def test_processes_that_show_the_output_of_a_step_have_no_interrupt(tmp_path: Path) -> None:
+def test_processes_that_show_the_output_of_a_step_have_no_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dagsters_tail: Any
+) -> None:
     (tmp_path / "out").touch()
+    monkeypatch.setattr(compute_logs, "execute_posix_tail", dagsters_tail)
     with _output_processes_without_sigint(), compute_logs.tail_to_stream(str(tmp_path / "out"), sys.__stdout__) as processes:
         for process in processes:
             [blocked] = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())

@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 import textwrap
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 import yaml
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
+from few import few
+from kept_folders import KeptFolder
 from mlflow import MlflowClient
-from servers.postgres import running_postgres
+from servers.postgres import Postgres, running_postgres
 from typer.testing import CliRunner
 
 from eval_dagster import named_runs as naming
@@ -22,6 +25,7 @@ from eval_dagster import retention
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.instance import old_runs
 from eval_dagster.assets.instance.instance import open_instance
+from eval_dagster.assets.names import Names
 from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.assets.tags import CHECKPOINT_TAG, home_tags
 from eval_dagster.cli.main import app
@@ -31,7 +35,6 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.named_runs import NamedRuns, named_runs
 from eval_dagster.project import Project
 from eval_dagster.retention import Keep, Policy, Pruning, prune
-from eval_dagster.tracking.store import forget_connections
 from eval_dagster.tracking.tracker import RESULT_KEY_TAG, Tracker
 
 CONFIG = """
@@ -50,7 +53,7 @@ ANSWERS = """
 
     two = one
 """
-NIGHTS = 6
+NIGHTS = 5
 KEEP = Keep(count=2)
 LATER = datetime.now(UTC) + timedelta(days=3)
 """A time at which each run is older than a day."""
@@ -72,7 +75,7 @@ def stranger() -> None:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nights(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
     """A project after its nights; another project has logged to its instance and its experiment."""
     folder = tmp_path_factory.mktemp("nights") / "project"
     folder.mkdir()
@@ -89,18 +92,14 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         found = client.get_experiment_by_name(experiment)
         run = client.create_run(found.experiment_id if found else client.create_experiment(experiment), start_time=1, run_name="stranger")
         client.set_terminated(run.info.run_id, end_time=2)
-    shutil.copytree(folder, folder.with_name("kept"))
-    return folder
+    return KeptFolder(folder)
 
 
 @pytest.fixture
-def folder(nights: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The project as it was after the last night: runs name the path of their home, so that it stays where it is."""
-    monkeypatch.setenv("DAGSTER_HOME", str(nights / "home" / "dagster"))
-    forget_connections(nights / "home" / "mlflow.db")
-    shutil.rmtree(nights)
-    shutil.copytree(nights.with_name("kept"), nights)
-    return nights
+def folder(nights: KeptFolder, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project as it was after the last night."""
+    monkeypatch.setenv("DAGSTER_HOME", str(nights.folder / "home" / "dagster"))
+    return nights.restore()
 
 
 def _client(folder: Path) -> MlflowClient:
@@ -248,7 +247,7 @@ def test_old_observations_of_definitions_go(folder: Path) -> None:
     assert (count("index.db"), count(".db")) == tuple(each - counts[0] for each in before)
 
 
-@pytest.mark.parametrize("survives", [0, 1, 3])
+@few("survives", [1, 0, 3], kept=1)
 def test_a_killed_deletion_is_completed_by_the_next(survives: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _shown(folder)
     expected = _collect(folder, delete=False)
@@ -381,27 +380,62 @@ def test_a_home_without_stores_gets_none(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (project.home / "mlflow.db").exists()
 
 
-@pytest.mark.e2e
-def test_postgresql_loses_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
+@pytest.fixture
+def postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgres]:
+    """The server of the instance of `DAGSTER_HOME`."""
+    (tmp_path / "project").mkdir()
     (tmp_path / "dagster").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
     with running_postgres() as server:
         storage = {"storage": {"postgres": {"postgres_url": server.url()}}}
         (tmp_path / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(storage))
-        for night in range(5):
-            assert not _night(folder, night, "one").failures
-        with open_instance(folder / "home") as instance:
-            assert dg.materialize([stranger], instance=instance).success
-        shown, before = _shown(folder), _dagster_runs(folder)
-        old = _collect(folder)
-        assert old.dagster is not None
-        gone = {run.run_id for run in old.dagster.runs}
-        assert len(gone) >= 3
-        assert all(run.size > 0 for run in old.dagster.runs)
-        assert _dagster_runs(folder) == before - gone
-        for table in ("event_logs", "asset_check_executions", "run_tags"):
-            assert not gone & {each for (each,) in server.query(f"select run_id from {table}")}
-        assert _shown(folder) == shown
-        assert _collect(folder).rows == []
+        yield server
+
+
+@pytest.mark.e2e
+def test_postgresql_loses_a_run_with_all_that_belongs_to_it(postgres: Postgres, tmp_path: Path) -> None:
+    @dg.asset(check_specs=[dg.AssetCheckSpec("sound", asset="checked")])
+    def checked() -> dg.MaterializeResult:
+        return dg.MaterializeResult(check_results=[dg.AssetCheckResult(passed=True)])
+
+    project = _open(tmp_path / "project")
+    source = Names.of(project).key("dataset_definition")
+    with open_instance(project.home) as instance:
+        nights = [dg.materialize([checked], instance=instance, tags=home_tags(project.home)) for _ in range(4)]
+        theirs = dg.materialize([stranger], instance=instance)
+        for version in range(4):
+            instance.report_runless_asset_event(dg.AssetObservation(source, partition="sums", metadata={"version": version}))
+    old = _collect(project.folder)
+    assert old.dagster is not None
+    gone, kept = [night.run_id for night in nights[:2]], [night.run_id for night in nights[2:]]
+    assert [run.run_id for run in old.dagster.runs] == gone
+    assert all(run.size > 0 for run in old.dagster.runs)
+    assert _dagster_runs(project.folder) == {*kept, theirs.run_id}
+    for table in ("event_logs", "asset_check_executions", "run_tags"):
+        left = {each for (each,) in postgres.query(f"select run_id from {table}")}
+        assert left & {*gone, *kept} == set(kept), table
+    with open_instance(project.home) as instance:
+        observed = instance.fetch_observations(source, limit=10).records
+    assert [record.asset_observation.metadata["version"].value for record in observed] == [3, 2]
+    assert _collect(project.folder).rows == []
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+def test_postgresql_loses_the_same_runs(postgres: Postgres, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    for night in range(5):
+        assert not _night(folder, night, "one").failures
+    with open_instance(folder / "home") as instance:
+        assert dg.materialize([stranger], instance=instance).success
+    shown, before = _shown(folder), _dagster_runs(folder)
+    old = _collect(folder)
+    assert old.dagster is not None
+    gone = {run.run_id for run in old.dagster.runs}
+    assert len(gone) >= 3
+    assert all(run.size > 0 for run in old.dagster.runs)
+    assert _dagster_runs(folder) == before - gone
+    for table in ("event_logs", "asset_check_executions", "run_tags"):
+        assert not gone & {each for (each,) in postgres.query(f"select run_id from {table}")}
+    assert _shown(folder) == shown
+    assert _collect(folder).rows == []

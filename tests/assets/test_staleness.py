@@ -14,6 +14,7 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 from few import few
+from kept_folders import KeptFolder
 
 from eval_dagster.assets.automation import definitions_sensor
 from eval_dagster.assets.definitions import build_definitions
@@ -74,13 +75,42 @@ def _write_rows(folder: Path, *answers: str) -> None:
     (folder / "rows" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
+def _new(folder: Path) -> Project:
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    (folder / "sums.py").write_text(textwrap.dedent(TASK))
+    _write_rows(folder, "7", "8")
+    return _open(folder)
+
+
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project in which nothing was evaluated yet."""
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
-    (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
-    (tmp_path / "sums.py").write_text(textwrap.dedent(TASK))
-    _write_rows(tmp_path, "7", "8")
-    return _open(tmp_path)
+    return _new(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
+    folder = tmp_path_factory.mktemp("evaluated") / "project"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(folder / "home" / "dagster"))
+        _everything(_new(folder))
+    return KeptFolder(folder)
+
+
+@pytest.fixture
+def project(fresh: Project) -> Project:
+    """A project after `_everything`."""
+    _everything(fresh)
+    return fresh
+
+
+@pytest.fixture
+def shared(evaluated: KeptFolder, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The same, evaluated once. A look finds that the file of rows was changed, as it was put back."""
+    monkeypatch.setenv("DAGSTER_HOME", str(evaluated.folder / "home" / "dagster"))
+    return _open(evaluated.restore())
 
 
 def _open(folder: Path) -> Project:
@@ -137,31 +167,28 @@ def _everything(project: Project) -> None:
     run_evaluation(project, ["sums", "capitals"], ["a", "b"], suite="nightly")
 
 
-def test_what_a_command_made_is_fresh_and_stays_so(project: Project) -> None:
-    _everything(project)
-    assert _stale(project) == {}
-    _everything(project)
-    assert _stale(project) == {}, "nothing was recomputed"
+def test_what_a_command_made_is_fresh_and_stays_so(shared: Project) -> None:
+    assert _stale(shared) == {}
+    _everything(shared)
+    assert _stale(shared) == {}, "nothing was recomputed"
 
 
 @pytest.mark.long
-def test_what_the_pages_of_assets_and_jobs_made_is_fresh(project: Project) -> None:
-    _everything(project)
+def test_what_the_pages_of_assets_and_jobs_made_is_fresh(shared: Project) -> None:
     for partition in ("sums|a", "capitals|b"):
-        _materialize(project, *STAGES[1:], partition=partition)
-    assert _stale(project) == {}
-    _materialize(project, "dataset_snapshot", partition="sums")
-    _materialize(project, "model_outputs", partition="sums|a")
-    assert _stale(project) == {}, "made again of the same"
-    _materialize(project, job="suite_nightly")
-    _materialize(project, job="evaluate_all")
-    _materialize(project, job="suite_nightly", choice=chosen(Names(), models=["a"]))
-    assert _stale(project) == {}
+        _materialize(shared, *STAGES[1:], partition=partition)
+    assert _stale(shared) == {}
+    _materialize(shared, "dataset_snapshot", partition="sums")
+    _materialize(shared, "model_outputs", partition="sums|a")
+    assert _stale(shared) == {}, "made again of the same"
+    _materialize(shared, job="suite_nightly")
+    _materialize(shared, job="evaluate_all")
+    _materialize(shared, job="suite_nightly", choice=chosen(Names(), models=["a"]))
+    assert _stale(shared) == {}
 
 
 @pytest.mark.long
 def test_other_data_make_stale_what_is_made_of_them(project: Project) -> None:
-    _everything(project)
     _write_rows(project.folder, "7", "9")
     _materialize(project, "dataset_snapshot", partition="sums")
     cause = [("DATA", "has a new dependency data version", "dataset_snapshot")]
@@ -216,7 +243,6 @@ def _check_against_a_dry_run(project: Project) -> set[Cell]:
 
 @few("change", CHANGES, kept=["the prompt"])
 def test_dagster_calls_stale_what_a_run_makes_and_nothing_else(project: Project, change: str) -> None:
-    _everything(project)
     CHANGES[change](project.folder)
     looked = _look(project)
     stale = _check_against_a_dry_run(project)
@@ -247,28 +273,27 @@ def test_dagster_calls_stale_what_a_run_makes_and_nothing_else(project: Project,
 
 
 @pytest.mark.long
-def test_a_judgement_is_stale_for_results_of_its_suite_alone(project: Project) -> None:
-    _edit(project.folder / "evals.yaml", "evals: [sums, capitals]", "evals: [sums]")
-    opened = _open(project.folder)
+def test_a_judgement_is_stale_for_results_of_its_suite_alone(fresh: Project) -> None:
+    _edit(fresh.folder / "evals.yaml", "evals: [sums, capitals]", "evals: [sums]")
+    opened = _open(fresh.folder)
     run_evaluation(opened, ["sums", "capitals"], ["a", "b"])
     run_evaluation(opened, ["sums"], ["a", "b"], suite="nightly")
     assert _stale(opened) == {}
     for change, stale in (("the limit", False), ("a row", True)):
-        CHANGES[change](project.folder)
-        run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"])
-        assert [news for news in _look(project).changed if news.startswith("regressions")] == (
+        CHANGES[change](fresh.folder)
+        run_evaluation(_open(fresh.folder), ["sums", "capitals"], ["a", "b"])
+        assert [news for news in _look(fresh).changed if news.startswith("regressions")] == (
             ["regressions nightly: results"] if stale else []
         )
-        assert set(_stale(_open(project.folder))) == ({("regressions", "nightly")} if stale else set())
-    run_evaluation(_open(project.folder), ["sums"], ["a", "b"], suite="nightly")
-    assert _stale(_open(project.folder)) == {}
-    _edit(project.folder / "evals.yaml", "evals: [sums]", "evals: [sums, capitals]")
-    assert _look(project).changed == ["regressions nightly: results"], "another list"
+        assert set(_stale(_open(fresh.folder))) == ({("regressions", "nightly")} if stale else set())
+    run_evaluation(_open(fresh.folder), ["sums"], ["a", "b"], suite="nightly")
+    assert _stale(_open(fresh.folder)) == {}
+    _edit(fresh.folder / "evals.yaml", "evals: [sums]", "evals: [sums, capitals]")
+    assert _look(fresh).changed == ["regressions nightly: results"], "another list"
 
 
 @pytest.mark.long
 def test_what_is_changed_back_is_fresh_again(project: Project) -> None:
-    _everything(project)
     CHANGES["the prompt"](project.folder)
     assert _look(project).changed
     (project.folder / "sums.py").write_text(textwrap.dedent(TASK))
@@ -277,7 +302,6 @@ def test_what_is_changed_back_is_fresh_again(project: Project) -> None:
 
 
 def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_partition(project: Project) -> None:
-    _everything(project)
     summary = run_evaluation(project, ["sums", "capitals"], ["a", "b"])
     assert summary.cached == Counter({"dataset_snapshot": 2, **dict.fromkeys(STAGES[1:], 4)})
     assert not summary.made
@@ -288,7 +312,7 @@ def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_par
     assert not [kind for kind in kinds if kind.startswith("ASSET_MATERIALIZATION")], "nor is one planned"
 
 
-def test_a_result_that_the_next_run_makes_again_is_stale_at_once(project: Project) -> None:
+def test_a_result_that_the_next_run_makes_again_is_stale_at_once(fresh: Project) -> None:
     """A request that failed may be answered then. No look has said so yet."""
     raises = textwrap.dedent("""
         def answer(request):
@@ -296,16 +320,16 @@ def test_a_result_that_the_next_run_makes_again_is_stale_at_once(project: Projec
                 raise OSError("no")
             return " 7" if request.choices is None else [0.0] * len(request.choices)
     """)
-    (project.folder / "answers.py").write_text(raises)
-    _edit(project.folder / "evals.yaml", 'a: {backend: scripted, default: " 7"}', "a: {backend: scripted, function: 'answers.py:answer'}")
+    (fresh.folder / "answers.py").write_text(raises)
+    _edit(fresh.folder / "evals.yaml", 'a: {backend: scripted, default: " 7"}', "a: {backend: scripted, function: 'answers.py:answer'}")
     for _ in range(2):
-        _everything(_open(project.folder))
-        stale = _check_against_a_dry_run(project)
+        _everything(_open(fresh.folder))
+        stale = _check_against_a_dry_run(fresh)
         assert stale == {(stage, "sums|a") for stage in STAGES[2:]}
-        assert not [news for news in _look(project).changed if "regressions" not in news], "nothing new"
-    (project.folder / "answers.py").write_text(raises.replace('raise OSError("no")', "pass"))
-    _everything(_open(project.folder))
-    assert not _check_against_a_dry_run(project)
+        assert not [news for news in _look(fresh).changed if "regressions" not in news], "nothing new"
+    (fresh.folder / "answers.py").write_text(raises.replace('raise OSError("no")', "pass"))
+    _everything(_open(fresh.folder))
+    assert not _check_against_a_dry_run(fresh)
 
 
 def _failed(project: Project) -> set[Cell]:
@@ -313,38 +337,35 @@ def _failed(project: Project) -> set[Cell]:
         return {(stage, partition) for stage in STAGES for partition in failed_partitions(instance, stage, project)}
 
 
-def test_a_run_that_fails_leaves_what_was_current_green(project: Project) -> None:
-    _everything(project)
-    rows = project.folder / "rows" / "test.jsonl"
+def test_a_run_that_fails_leaves_what_was_current_green(shared: Project) -> None:
+    rows = shared.folder / "rows" / "test.jsonl"
     text = rows.read_text()
     rows.unlink()
-    assert run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"]).failures
-    assert _failed(project) == {("dataset_snapshot", "sums"), *((stage, f"sums|{model}") for stage in STAGES[1:] for model in "ab")}
+    assert run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(shared) == {("dataset_snapshot", "sums"), *((stage, f"sums|{model}") for stage in STAGES[1:] for model in "ab")}
     rows.write_text(text)
     os.utime(rows, (1, 1))
-    assert not run_evaluation(_open(project.folder), ["sums", "capitals"], ["a", "b"]).failures
-    assert _failed(project) == set(), "also those that were current all the time"
-    assert _stale(project) == {}
+    assert not run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(shared) == set(), "also those that were current all the time"
+    assert _stale(shared) == {}
 
 
-def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(project: Project) -> None:
+def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(shared: Project) -> None:
     """As from the page of an asset: Dagster has planned all of them before the step begins."""
-    _everything(project)
-    (project.folder / "rows" / "test.jsonl").unlink()
-    with open_instance(project.home) as instance:
-        opened = _open(project.folder)
+    (shared.folder / "rows" / "test.jsonl").unlink()
+    with open_instance(shared.home) as instance:
+        opened = _open(shared.folder)
         job = build_definitions(opened).resolve_implicit_global_asset_job_def()
         keys = [f"{name}|{model}" for name in ("sums", "capitals") for model in "ab"]
         chosen_range = {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]}
         selection = [dg.AssetKey(stage) for stage in STAGES[1:]]
         result = job.execute_in_process(instance=instance, asset_selection=selection, tags=chosen_range, raise_on_error=False)
     assert not result.success
-    assert {partition for _, partition in _failed(project)} == {"sums|a", "sums|b"}
+    assert {partition for _, partition in _failed(shared)} == {"sums|a", "sums|b"}
 
 
 @pytest.mark.long
 def test_a_look_makes_green_what_a_killed_run_left_red(project: Project) -> None:
-    _everything(project)
     keys = [f"{name}|{model}" for name in ("sums", "capitals") for model in "ab"]
     with open_instance(project.home) as instance:
         job = build_definitions(project).resolve_job_def("evaluate_all")
@@ -368,21 +389,20 @@ def _without_sources(asset: dg.AssetKey, version: str, event: int) -> dict[str, 
     return {} if asset.path[-1] in SOURCES.values() else input_tags(asset, version, event)
 
 
-def test_what_an_earlier_release_materialized_is_not_stale_for_the_new_sources(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_earlier_release_materialized_is_not_stale_for_the_new_sources(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("eval_dagster.assets.provenance.Provenance.observe", lambda provenance, result: 0)
         patch.setattr("eval_dagster.assets.provenance.input_tags", _without_sources)
-        _everything(project)
-    assert {reason for causes in _stale(project).values() for _, reason, _ in causes} == {
+        _everything(fresh)
+    assert {reason for causes in _stale(fresh).values() for _, reason, _ in causes} == {
         f"has a new dependency on {SOURCES[stage]}" for stage in STAGES
     }
-    assert not _look(project).changed
-    assert _stale(project) == {}
+    assert not _look(fresh).changed
+    assert _stale(fresh) == {}
 
 
 @pytest.mark.long
 def test_a_lake_whose_instance_was_lost_is_shown_again(project: Project) -> None:
-    _everything(project)
     shutil.rmtree(project.home / "dagster")
     _look(project)
     statuses, causes = _statuses(project)
@@ -391,7 +411,6 @@ def test_a_lake_whose_instance_was_lost_is_shown_again(project: Project) -> None
 
 @few("seconds", [0.0, 60.0], kept=1)
 def test_a_look_goes_on_where_the_last_one_ended(project: Project, seconds: float) -> None:
-    _everything(project)
     CHANGES["the metric"](project.folder)
     place, looks, changed = (0, 0), 0, []
     while looks == 0 or place != (0, 0):
@@ -406,7 +425,6 @@ def test_a_look_goes_on_where_the_last_one_ended(project: Project, seconds: floa
 
 @pytest.mark.long
 def test_the_sensor_looks_in_a_process_of_its_own_and_again_when_a_file_changed(project: Project) -> None:
-    _everything(project)
     sensor = definitions_sensor(project)
 
     def tick(cursor: str | None) -> dg.SensorResult:
@@ -428,7 +446,6 @@ def test_the_sensor_looks_in_a_process_of_its_own_and_again_when_a_file_changed(
 
 @pytest.mark.long
 def test_other_code_of_a_stage_makes_that_stage_stale_and_no_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    _everything(project)
     monkeypatch.setattr("eval_dagster.stages.scores.code_version", lambda *code: code_version(*code) + "+")
     looked = _look(project)
     assert {news.split()[0] for news in looked.changed} == {"sample_scores", "task_metrics"}
@@ -440,19 +457,18 @@ def _keys(project: Project) -> dict[str, list[str]]:
         return {each: list(instance.get_dynamic_partitions(each)) for each in ("evals", "models")}
 
 
-def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_result(project: Project) -> None:
+def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_result(shared: Project) -> None:
     """Without a reload of what was loaded before the change: the definitions of the first configuration make the new partition."""
-    _everything(project)
-    loaded = build_definitions(project)
-    _edit(project.folder / "evals.yaml", 'b: {backend: scripted, default: " 8"}', 'c: {backend: scripted, default: " 8"}')
-    _edit(project.folder / "evals.yaml", "models: [a, b]", "models: [a]")
-    assert [news for news in _look(project).changed if "task_metrics" in news] == [
+    loaded = build_definitions(shared)
+    _edit(shared.folder / "evals.yaml", 'b: {backend: scripted, default: " 8"}', 'c: {backend: scripted, default: " 8"}')
+    _edit(shared.folder / "evals.yaml", "models: [a, b]", "models: [a]")
+    assert [news for news in _look(shared).changed if "task_metrics" in news] == [
         "task_metrics capitals|b: removed",
         "task_metrics sums|b: removed",
     ]
-    assert _keys(project) == {"evals": ["sums", "capitals"], "models": ["a", "b", "c"]}
-    assert "removed" not in str(_look(project).changed), "told once"
-    with open_instance(project.home) as instance:
+    assert _keys(shared) == {"evals": ["sums", "capitals"], "models": ["a", "b", "c"]}
+    assert "removed" not in str(_look(shared).changed), "told once"
+    with open_instance(shared.home) as instance:
         resolver = CachingStaleStatusResolver(instance, loaded.resolve_asset_graph(), LoadingContextForTest(instance))
         status = {key: resolver.get_status(dg.AssetKey("task_metrics"), key) for key in ("sums|a", "sums|b", "sums|c")}
         assert status == {"sums|a": StaleStatus.FRESH, "sums|b": StaleStatus.STALE, "sums|c": StaleStatus.MISSING}
@@ -467,23 +483,23 @@ def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_re
         assert instance.get_materialized_partitions(dg.AssetKey("task_metrics")) == {
             f"{name}|{model}" for name, model in [("sums", "a"), ("sums", "b"), ("sums", "c"), ("capitals", "a"), ("capitals", "b")]
         }
-    _edit(project.folder / "evals.yaml", 'c: {backend: scripted, default: " 8"}', 'b: {backend: scripted, default: " 8"}')
-    _look(project)
-    statuses, causes = _statuses(project)
+    _edit(shared.folder / "evals.yaml", 'c: {backend: scripted, default: " 8"}', 'b: {backend: scripted, default: " 8"}')
+    _look(shared)
+    statuses, causes = _statuses(shared)
     assert {statuses[asset, key] for asset, key in statuses if key == "capitals|b" and asset in STAGES} == {StaleStatus.FRESH}, causes
 
 
 @pytest.mark.long  # tests/e2e/test_foreign_project.py runs with prefixes too
 @pytest.mark.parametrize("prefix", ["support", "team/support"])
-def test_the_same_with_a_key_prefix(project: Project, prefix: str) -> None:
-    with project.config_path.open("a") as file:
+def test_the_same_with_a_key_prefix(fresh: Project, prefix: str) -> None:
+    with fresh.config_path.open("a") as file:
         file.write(f"\ndagster: {{key_prefix: {prefix}}}\n")
-    _everything(_open(project.folder))
-    assert {key.rpartition("/")[0] for key, _ in _statuses(_open(project.folder))[0]} == {prefix}
-    assert _stale(_open(project.folder)) == {}
-    CHANGES["the metric"](project.folder)
-    assert _look(project).changed
-    stale = {(asset.rpartition("/")[2], key) for asset, key in _stale(_open(project.folder))}
+    _everything(_open(fresh.folder))
+    assert {key.rpartition("/")[0] for key, _ in _statuses(_open(fresh.folder))[0]} == {prefix}
+    assert _stale(_open(fresh.folder)) == {}
+    CHANGES["the metric"](fresh.folder)
+    assert _look(fresh).changed
+    stale = {(asset.rpartition("/")[2], key) for asset, key in _stale(_open(fresh.folder))}
     assert stale >= {(stage, f"sums|{model}") for stage in STAGES[3:] for model in "ab"}
-    _everything(_open(project.folder))
-    assert _stale(_open(project.folder)) == {}
+    _everything(_open(fresh.folder))
+    assert _stale(_open(fresh.folder)) == {}

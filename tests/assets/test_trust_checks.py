@@ -6,6 +6,8 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from few import few
+from kept_folders import KeptFolder
 
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.instance.instance import open_instance
@@ -56,12 +58,23 @@ ANSWERS = """
 CHECKS = {"rendered_prompts": "prompts", "model_outputs": "outputs", "task_metrics": "scores"}
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
+    folder = tmp_path_factory.mktemp("evaluated") / "project"
+    folder.mkdir()
     for name, text in {"evals.yaml": CONFIG, "sums.py": TASK, "answers.py": ANSWERS}.items():
-        (tmp_path / name).write_text(textwrap.dedent(text))
-    return _opened(tmp_path)
+        (folder / name).write_text(textwrap.dedent(text))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(folder / "home" / "dagster"))
+        _run(_opened(folder))
+    return KeptFolder(folder)
+
+
+@pytest.fixture
+def project(evaluated: KeptFolder, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project after `_run`."""
+    monkeypatch.setenv("DAGSTER_HOME", str(evaluated.folder / "home" / "dagster"))
+    return _opened(evaluated.restore())
 
 
 def _opened(folder: Path) -> Project:
@@ -95,7 +108,6 @@ def _run(project: Project) -> None:
 
 
 def test_each_partition_says_whether_it_can_be_trusted_and_a_summary_says_it_of_all(project: Project) -> None:
-    _run(project)
     found = _evaluated(project)
     assert found["model_outputs", "sums|good"][0]
     passed, description = found["model_outputs", "sums|mute"]
@@ -126,18 +138,16 @@ def test_each_partition_says_whether_it_can_be_trusted_and_a_summary_says_it_of_
 
 def test_what_nothing_could_be_checked_of_is_not_green(project: Project) -> None:
     """One sample tells nothing about its prompts' faults: Dagster shows no evaluation, and the summary counts it."""
-    _run(project)
     found = _evaluated(project)
     for asset in CHECKS:
         unknown = [key for key in ("few|good", "few|mute") if (asset, key) not in found]
         assert ("could not be checked" in found[asset, None][1]) == bool(unknown), asset
 
 
-@pytest.mark.parametrize("policy", ["warn", "error"])
+@few("policy", ["error", "warn"], kept=1)
 def test_a_person_evaluates_a_check_again_and_the_policy_is_its_severity(project: Project, policy: str) -> None:
     with project.config_path.open("a") as file:
         file.write(f"\ndagster: {{untrusted: {policy}}}\n")
-    _run(project)
     definitions = build_definitions(_opened(project.folder))
     key = dg.AssetCheckKey(dg.AssetKey("model_outputs"), "sound_outputs")
     with open_instance(project.home) as instance:
@@ -155,7 +165,6 @@ def test_a_person_evaluates_a_check_again_and_the_policy_is_its_severity(project
 
 def test_a_failed_run_of_some_partitions_leaves_the_summary_of_all(project: Project) -> None:
     """Dagster runs the checks of an asset after it, in the same run, and none after a failure."""
-    _run(project)
     before = _evaluated(project)["model_outputs", None]
     (project.folder / "answers.py").write_text("raise OSError('the file is broken')")
     definitions = build_definitions(_opened(project.folder))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from ui_servers import REPOSITORY, RunningUi, running_ui
 
@@ -36,9 +36,23 @@ RUN_MS = 180_000
 MENU_MS = 20_000
 
 
-def test_materialize_a_partition_and_see_its_result(
-    browser: Browser, start_ui: Callable[..., RunningUi], page: Page, tmp_path: Path
-) -> None:
+def test_materialize_a_partition_and_see_its_result_and_its_mlflow_run(start_ui: Callable[..., RunningUi], page: Page) -> None:
+    ui = start_ui(CONFIG)
+    page.goto(f"{ui.dagster}/assets/task_metrics")
+    expect(page.get_by_text("Never materialized")).to_be_visible()
+    _materialize(page, "Materialize…", {"eval": "capitals", "model": "oracle"})
+    _see_success(page, "capitals|oracle")
+    metadata = _open_partition(page, ui, "task_metrics", "capitals", "oracle")
+    expect(_value(metadata, "cached")).to_have_text("false")
+    expect(_value(metadata, "score")).to_have_text(re.compile(r"accuracy \d\.\d{3} ± \d\.\d{3} \(n=30\)"))
+    expect(_value(metadata, "preview")).to_contain_text("oceania")
+    link = _mlflow_link(metadata)
+    assert link.startswith(f"{ui.mlflow}/#/experiments/")
+    _see_mlflow_run(page, ui, link, "capitals · oracle")
+
+
+@pytest.mark.long
+def test_one_stage_then_the_suite_from_the_page_of_its_job(start_ui: Callable[..., RunningUi], page: Page, tmp_path: Path) -> None:
     ui = start_ui(CONFIG)
 
     # One stage, from the page of its asset.
@@ -143,20 +157,24 @@ def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder
     expect(_value(metadata, "preview").get_by_text("±").first).to_be_visible()
     page.screenshot(path=folder / "partitions.png")
 
+    _see_mlflow_run(page, ui, link, f"{eval_name} · {model}")
+    page.set_viewport_size({"width": 1400, "height": 1160})
+    expect(page.get_by_text("Child runs")).to_have_count(0)  # shown while it is being looked for
+    page.screenshot(path=folder / "mlflow_run.png")
+    _take_asset_graph(page, ui, folder)
+
+
+def _see_mlflow_run(page: Page, ui: RunningUi, link: str, name: str) -> None:
     # Its assistant covers a third of the page, and the layout for models shows the metrics first.
     page.goto(ui.mlflow)
     page.evaluate("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
     page.get_by_text("Model training", exact=True).click()
     # The demo was evaluated before these servers had their ports.
     page.goto(f"{ui.mlflow}/#{link.partition('#')[2]}")
-    expect(page.get_by_role("heading", name=f"{eval_name} · {model}")).to_be_visible()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
     expect(page.get_by_text("Finished", exact=True)).to_be_visible()
     for text in ("score", "stderr", "n", "accuracy.stderr", "eval.num_fewshot", "version.model_outputs"):
         expect(page.get_by_text(text, exact=True)).to_be_attached()
-    page.set_viewport_size({"width": 1400, "height": 1160})
-    expect(page.get_by_text("Child runs")).to_have_count(0)  # shown while it is being looked for
-    page.screenshot(path=folder / "mlflow_run.png")
-    _take_asset_graph(page, ui, folder)
 
 
 def _take_asset_graph(page: Page, ui: RunningUi, folder: Path) -> None:

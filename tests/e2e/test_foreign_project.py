@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from few import few
 from playwright.sync_api import Page, expect
 from ui_servers import free_ports, is_open, until
 
@@ -84,14 +85,15 @@ def test_two_components_and_own_assets_are_checked_listed_and_launched(project: 
     assert {path.name for path in (project / ".eval_dagster").iterdir()} >= {"evals"}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "instead", "by_yaml", "by_definitions"),
+@few(
+    "wrong, instead, by_yaml, by_definitions",
     [
         ("num_fewshot: 0", "num_fewshots: 0", "defs.yaml:24", "defs.yaml:24: evals.capitals.num_fewshots: found an unknown key"),
         ("backend: scripted", "backend: scriptd", "'scriptd' is not one of", "did you mean 'scripted'?"),
         ("evals: [capitals]", "evals: [capital]", None, "did you mean 'capitals'?"),
         ("key_prefix: team/support", "key_prefix: 'a b'", None, "defs.yaml:5: dagster.key_prefix: found 'a b'"),
     ],
+    kept=1,
 )
 def test_a_mistake_is_told_with_its_line(project: Path, wrong: str, instead: str, by_yaml: str | None, by_definitions: str) -> None:
     file = project / "src/shop/defs/support/defs.yaml"

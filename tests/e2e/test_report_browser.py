@@ -26,7 +26,7 @@ LEAST_PIXELS = {"text": 12, "picture": 8}
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a night in which one model became worse at two evals; a third model cannot be loaded."""
     nights = Nights(tmp_path_factory.mktemp("nights"), with_gone=True)
-    for _ in range(4):
+    for _ in range(2):
         nights.run(other={"sums": 0.5})
     nights.run(shots=2, capitals=0.3, completion=0.5, other={"sums": 0.3})
     project = nights.project(shots=2)
@@ -118,7 +118,7 @@ def test_pictures_can_be_read(open_report: Callable[..., Opened], size: str) -> 
     heights = page.evaluate(f"{boxes}.map(box => Math.min(box.width, box.height))")  # some are turned
     assert len(heights) > 30
     assert min(heights) >= LEAST_PIXELS["picture"]
-    assert page.get_by_role("img", name=re.compile("capitals · mine: accuracy over 5 results.*it left its band on")).count() == 2
+    assert page.get_by_role("img", name=re.compile("capitals · mine: accuracy over 3 results.*it left its band on")).count() == 2
 
 
 def test_what_a_model_wrote_stays_text(open_report: Callable[..., Opened]) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import psutil
 import pytest
+from few import few
 from hostile_page import EXPERIMENT, PAUSE, hostile_page
 from playwright.sync_api import Browser, Page, expect
 from ui_servers import RunningUi, is_open, port_of, until
@@ -88,7 +89,7 @@ def test_foreign_websockets_are_refused(ui: RunningUi) -> None:
     assert status(f"{ui.dagster}/graphql", headers={**UPGRADE, "Origin": ui.dagster}) == 101
 
 
-@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+@few("name", ["127.0.0.1", "localhost"], kept=1)
 def test_a_page_on_another_port_can_do_nothing(ui: RunningUi, page: Page, name: str) -> None:
     dagster, mlflow = (url.replace("127.0.0.1", name) for url in (ui.dagster, ui.mlflow))
     with hostile_page(dagster, mlflow) as port:

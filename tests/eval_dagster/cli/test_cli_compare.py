@@ -78,6 +78,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("compare")
 
 
+def _evaluate(folder: Path, pairs: list[tuple[str, str]]) -> None:
+    project = Project.open(config_path=folder / "evals.yaml", home=folder / ".eval_dagster")
+    outcomes = list(evaluate(project, pairs, stages=set(STAGES), run_id="x", reporter=SilentReporter()))
+    assert all(isinstance(each, StageResult) for each in outcomes), outcomes
+
+
 @pytest.fixture(scope="module")
 def cli(folder: Path) -> Cli:
     (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
@@ -88,15 +94,11 @@ def cli(folder: Path) -> Cli:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return run_command(*arguments, environment=environment)
 
-    (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="PrefixExactMatch, ExactMatch", headline="ExactMatch"))
-    assert run("run", "--model", "knows", "--eval", "own").returncode == 0
-    (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="PrefixExactMatch", headline="PrefixExactMatch"))
-    assert run("run", "--model", "guesses", "--eval", "own").returncode == 0
-    (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="F1", headline="F1"))
-    assert run("run", "--model", "new", "--eval", "own").returncode == 0
-
-    done = run("run", "--model", "knows", "--model", "guesses", "--eval", "capitals", "--eval", "sums")
-    assert done.returncode == 0, done.stderr
+    own = {"knows": ("PrefixExactMatch, ExactMatch", "ExactMatch"), "guesses": ("PrefixExactMatch",) * 2, "new": ("F1",) * 2}
+    for model, (metrics, headline) in own.items():
+        (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics=metrics, headline=headline))
+        _evaluate(folder, [("own", model)])
+    _evaluate(folder, [(name, model) for name in ("capitals", "sums") for model in ("knows", "guesses")])
     return run
 
 
@@ -221,10 +223,7 @@ def test_a_tie_is_named_where_its_sample_is_shown(
     )
     with (tmp_path / "answers.py").open("a") as file:
         file.write("\ndef scores(request):\n    return [0.0 if choice == knows(request) else -9.0 for choice in request.choices]\n")
-    pairs = [("capitals", "unsure"), ("capitals", "knows")]
-    assert all(
-        isinstance(each, StageResult) for each in evaluate(Project.open(), pairs, stages=set(STAGES), run_id="x", reporter=SilentReporter())
-    )
+    _evaluate(tmp_path, [("capitals", "unsure"), ("capitals", "knows")])
     compare("unsure", "knows", evals=[], all_metrics=False, alpha=0.05, samples=1, output=Format.TABLE)
     said = capsys.readouterr().out
     assert "12 worse in a, 0 better (12 of them by a tie of choices)" in said

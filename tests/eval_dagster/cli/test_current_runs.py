@@ -13,6 +13,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from commands import run_command
+from few import few
 
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import add_attempts
@@ -115,7 +116,10 @@ def _damaged_note(project: Project) -> None:
     (project.home / "watch" / "known_results.json").write_text("{")
 
 
-@pytest.mark.parametrize("change", [_another_event, _no_dagster, _no_scores, _no_mlflow, _more_samples, _prefix, _damaged_note])
+CHANGES = [_another_event, _no_scores, _damaged_note, _no_dagster, _no_mlflow, _more_samples, _prefix]
+
+
+@few("change", CHANGES, kept=3)
 def test_whatever_dagster_may_not_know_is_a_run_of_it_once(project: Project, change: Callable[[Project], None]) -> None:
     project.run()
     assert not project.is_run_of_dagster(), "everything is current, and Dagster knows it"

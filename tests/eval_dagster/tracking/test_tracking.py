@@ -406,8 +406,9 @@ def server(tmp_path: Path) -> Iterator[str]:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     store = ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db", "--artifacts-destination", str(tmp_path / "artifacts")]
     command = [sys.executable, "-m", "mlflow", "server", *store, "--port", address.split(":")[1], "--workers", "1"]
+    variables = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # processes for what is not asked here
     with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=variables, start_new_session=True)
         try:
             wait_for(f"http://{address}/health")
             yield f"http://{address}"
