@@ -331,6 +331,9 @@ Owner = Annotated[
     str,
     Field(pattern=r"^(team:\S+|[^@\s]+@[^@\s]+\.[^@\s]+)$", description="an email address, or the name of a team such as team:evals"),
 ]
+EnvironmentName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_.-]+(==[A-Za-z0-9.]+)?$", description="the name of a registry, with or without `==` and a release")
+]
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", description="letters, digits and underscores")]
 
 
@@ -376,9 +379,10 @@ class Config(Section):
     memory: MemorySize | None = None
     """Most memory of a run and the processes that it starts, such as `2GiB` or `800MiB`. A stage that takes more ends with a message, and
     its eval has failed; while a model is asked, the evals that still lack answers. Null: as much as the container has, or the machine."""
-    environments: dict[Name, Text] = Field(default_factory=dict)
+    environments: dict[EnvironmentName, Text] = Field(default_factory=dict)
     """The interpreters of packages that have an environment of their own, by the name of the registry: `lighteval: path/to/python`. A path
-    is relative to the folder of evals.yaml."""
+    is relative to the folder of evals.yaml. `eval_framework==0.9.1` names the environment of a release, for tasks of
+    `eval_framework==0.9.1:NAME`."""
     models: dict[Name, ModelConfig]
     """By name, as in the keys of partitions."""
     evals: dict[Name, EvalConfig]
