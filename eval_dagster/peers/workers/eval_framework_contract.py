@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import logging
 import math
 import random
 import re
@@ -54,6 +55,7 @@ _READS_MESSAGES = re.compile(r"instruction|\.messages\b")
 """In the module of a metric: it may look at the messages of the prompt, which with examples are not those without."""
 
 datasets.disable_progress_bars()
+logging.getLogger("eval_framework").setLevel(logging.ERROR)  # else each question repeats that its number of examples is fixed
 
 
 def names() -> dict[str, str]:
@@ -77,15 +79,17 @@ def describe(name: str) -> Described:
             "`ComposedBenchmark.compose` or `.choice`, or a subclass of `BaseTask`"
         )
     subjects = [str(subject) for subject in benchmark.subjects()]
+    with loading(_find):
+        splits = {subject: _splits(name, subject) for subject in subjects}
     return {
         "shown": str(benchmark.id()),
         "description": _first_paragraph(inspect.getdoc(inspect.getmodule(_definition(benchmark)))),
         "subjects": subjects,
         "response_type": benchmark.response_type().value,
-        "metrics": [described for metric in metrics for described in _described(metric, benchmark)],
+        "metrics": _all_described(metrics, benchmark),
         "num_fewshot": 0,
         "is_macro": True,
-        "splits": {subject: _splits(name, subject) for subject in subjects},
+        "splits": splits,
         "version": [
             {package: version for package, version in versions_around("eval-framework").items() if package != "eval-framework"},
             code_of([benchmark, type(made), *metrics, RawCompletion, Completion, Loglikelihood]),
@@ -110,20 +114,21 @@ def _first_paragraph(text: str | None) -> str:
     return (text or "").split("\n\n")[0]
 
 
-def _described(metric: type[Any], benchmark: Any) -> list[MetricDescribed]:
-    """A metric by the names of its values, which it shows by its values of an answer that is an error."""
-    of_all = _is_of_all(metric)
+def _all_described(metrics: Sequence[type[Any]], benchmark: Any) -> list[MetricDescribed]:
+    """The metrics by the names of their values, which they show by their values of an answer that is an error. Two may share a name."""
     error = Error(error_class="", message="", traceback="")
     kind = Completion if benchmark.response_type() is ResponseType.COMPLETION else Loglikelihood
-    try:
-        found = metric().calculate(_model(kind, error=error, ground_truth="", messages=[], loglikelihoods={}))
-    except Exception:  # the metric's own code
-        found = []
-    better = {result.metric_name.partition("/")[0]: result.higher_is_better for result in found} or {metric.NAME: True}
-    return [
-        {"name": name, "higher_is_better": bool(value), "is_mean": not of_all, "runs_programs": runs_programs(metric)}
-        for name, value in better.items()
-    ]
+    described: dict[str, MetricDescribed] = {}
+    for metric in metrics:
+        try:
+            found = metric().calculate(_model(kind, error=error, messages=[]))
+        except Exception:  # the metric's own code
+            found = []
+        better = {result.metric_name.partition("/")[0]: result.higher_is_better for result in found} or {metric.NAME: True}
+        is_mean, runs = not _is_of_all(metric), runs_programs(metric)
+        for name, value in better.items():
+            described.setdefault(name, {"name": name, "higher_is_better": bool(value), "is_mean": is_mean, "runs_programs": runs})
+    return list(described.values())
 
 
 def _model(kind: type[Any], **given: Any) -> Any:
@@ -139,19 +144,19 @@ def _model(kind: type[Any], **given: Any) -> Any:
 
 
 def _created(name: str, subject: str, num_fewshot: int) -> Any:
-    return benchmark_of(name).create(num_fewshot=num_fewshot, custom_subjects=[subject], custom_hf_revision=None, seed=RANDOM_SEED)
+    benchmark = benchmark_of(name)
+    several = len(benchmark.subjects()) > 1  # a benchmark without subjects takes no name of one
+    return benchmark.create(
+        num_fewshot=num_fewshot, custom_subjects=[subject] if several else None, custom_hf_revision=None, seed=RANDOM_SEED
+    )
 
 
 def _splits(name: str, subject: str) -> SplitsDescribed:
+    """The splits of a subject. It is called where loading a dataset raises what was asked for."""
     made = _created(name, subject, 0)
     meta = made.get_metadata()
-
-    def find(path: str, name: str | None = None, *, revision: str | None = None, **_: Any) -> Any:
-        raise FoundError(path, name, revision)
-
     try:
-        with loading(find):
-            next(iter(made.iterate_samples(1)))
+        next(iter(made.iterate_samples(1)))
     except FoundError as wanted:
         evaluated: SplitDescribed = {
             "path": wanted.path,
@@ -168,6 +173,10 @@ def _splits(name: str, subject: str) -> SplitsDescribed:
             return {"evaluated": [evaluated]}
         return {"evaluated": [evaluated], "examples": [{**evaluated, "split": str(examples)}]}
     return {}
+
+
+def _find(path: str, name: str | None = None, *, revision: str | None = None, **_: Any) -> Any:
+    raise FoundError(path, name, revision)
 
 
 class _Item(dict[str, Any]):
