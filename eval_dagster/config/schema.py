@@ -22,6 +22,7 @@ from eval_dagster.config.values import (
     LAKE_URLS,
     NAME,
     TRACKING_URIS,
+    EnvironmentName,
     Integer,
     Mark,
     MemorySize,
@@ -330,9 +331,6 @@ KeyPrefix = Annotated[
 Owner = Annotated[
     str,
     Field(pattern=r"^(team:\S+|[^@\s]+@[^@\s]+\.[^@\s]+)$", description="an email address, or the name of a team such as team:evals"),
-]
-EnvironmentName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9_.-]+(==[A-Za-z0-9.]+)?$", description="the name of a registry, with or without `==` and a release")
 ]
 GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", description="letters, digits and underscores")]
 

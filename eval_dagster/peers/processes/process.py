@@ -101,6 +101,7 @@ class WorkerProcess:
                 pass
             except BaseException:  # an interrupt, or a requirement: the answer that is still to come belongs to no later call
                 process.kill()
+                self._ended(process)
                 raise
             raise self._ended(process)
 

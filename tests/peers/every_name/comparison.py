@@ -114,9 +114,7 @@ def _refused_alike(benchmark: Any, shots: int, wanted: Mapping[str, Any], outcom
     outcome.differences.append(f"{shots} shots: the release raises {wanted['error']}, and ours opens {splits}")
 
 
-def _rendered(
-    benchmark: Any, subject: str, rows: BenchmarkRows, shots: int, most: int
-) -> Iterator[tuple[Row, list[TaskSample]]]:
+def _rendered(benchmark: Any, subject: str, rows: BenchmarkRows, shots: int, most: int) -> Iterator[tuple[Row, list[TaskSample]]]:
     """The questions about the rows, in both formats of prompts, up to a number of questions."""
     plain, llama3 = (
         benchmark.render(subject, rows, RenderSettings(num_fewshot=shots, seed=0, examples_per_sample=False, formatter=formatter))
@@ -242,7 +240,9 @@ def table(outcomes: Sequence[Compared]) -> str:
     lines = []
     for each in outcomes:
         note = each.refused or "; ".join(sorted(each.lacking)) or (each.differences[0] if each.differences else "")
-        lines.append(f"{each.name:40} {each.state():9} {each.prompts:5} prompts {each.values:6} values {each.errors:4} errors  {note[:300]}")
+        lines.append(
+            f"{each.name:40} {each.state():9} {each.prompts:5} prompts {each.values:6} values {each.errors:4} errors  {note[:300]}"
+        )
     states = [each.state() for each in outcomes]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("equal", "partly", "refused", "different") if state in states)
     return "\n".join([*lines, f"{len(outcomes)} names: {counts}"])

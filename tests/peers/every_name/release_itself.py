@@ -114,7 +114,12 @@ class Model:
 
     def generate(self, samples: list[Any], **_: Any) -> list[RawCompletion]:
         return [
-            RawCompletion(prompt=plain(each), prompt_num_tokens=None, completion=text(self.kind, plain(each), truths(each)), completion_num_tokens=None)
+            RawCompletion(
+                prompt=plain(each),
+                prompt_num_tokens=None,
+                completion=text(self.kind, plain(each), truths(each)),
+                completion_num_tokens=None,
+            )
             for each in samples
         ]
 

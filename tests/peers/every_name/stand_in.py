@@ -88,7 +88,10 @@ def rows_of(path: str, config: str | None) -> dict[str, list[Row]]:
     if path not in _BY_PATH:
         found = invented.rows_of(path, config)
         if path == "TIGER-Lab/MMLU-Pro":  # of each split, rows of two subjects
-            found = {split: [{**row, "category": ("engineering", "physics")[n % 2]} for n, row in enumerate(rows)] for split, rows in found.items()}
+            found = {
+                split: [{**row, "category": ("engineering", "physics")[n % 2]} for n, row in enumerate(rows)]
+                for split, rows in found.items()
+            }
         if path == "CohereLabs/Global-MMLU":
             found = {
                 split: [{**row, "subject": ("abstract_algebra", "anatomy")[n % 2]} for n, row in enumerate(rows)]
@@ -109,7 +112,10 @@ def loglikelihoods(kind: str, prompt: str, offered: list[str], truths: list[str]
     if kind == "empty":
         return [-2.5] * len(offered)
     if kind in ("right", "stated"):
-        return [0.5 * value if choice in truths and kind == "stated" else (-0.125 if choice in truths else value) for choice, value in zip(offered, drawn, strict=True)]
+        return [
+            0.5 * value if choice in truths and kind == "stated" else (-0.125 if choice in truths else value)
+            for choice, value in zip(offered, drawn, strict=True)
+        ]
     if kind == "wrong":
         return [4 * value if choice in truths else value for choice, value in zip(offered, drawn, strict=True)]
     return drawn
