@@ -240,9 +240,8 @@ def table(outcomes: Sequence[Compared]) -> str:
     lines = []
     for each in outcomes:
         note = each.refused or "; ".join(sorted(each.lacking)) or (each.differences[0] if each.differences else "")
-        lines.append(
-            f"{each.name:40} {each.state():9} {each.prompts:5} prompts {each.values:6} values {each.errors:4} errors  {note[:300]}"
-        )
+        counted = f"{each.prompts:5} prompts {each.values:6} values {each.errors:4} errors"
+        lines.append(f"{each.name:40} {each.state():9} {counted}  {note[:300]}".rstrip())
     states = [each.state() for each in outcomes]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("equal", "partly", "refused", "different") if state in states)
     return "\n".join([*lines, f"{len(outcomes)} names: {counts}"])

@@ -1,6 +1,6 @@
-"""A release of eval-framework by itself, on invented rows: `python release_itself.py OUTPUT NAME ...`. It runs in the environment that has it.
+"""A release of eval-framework by itself, on invented rows, in its environment: `python release_itself.py OUTPUT SHOTS,... NAME ...`.
 
-For each name and number of examples: messages, choices, correct answers, stop sequences, and the values of the metrics for each kind of answer.
+For each name and number of examples: messages, choices, correct answers, stop sequences, and values of the metrics by kind of answer.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import datasets
 
 sys.path.insert(0, str(Path(__file__).parent))
-from stand_in import KINDS, SAMPLES, SUBJECTS, loglikelihoods, rows_of, text  # noqa: E402
+from stand_in import KINDS, SAMPLES, SUBJECTS, loglikelihoods, rows_of, text
 
 REAL = os.environ.get("REAL_ROWS")
 """A folder of datasets whose rows are compared instead of invented ones."""
@@ -28,7 +28,7 @@ def load(path: str, name: str | None = None, **_: Any) -> datasets.DatasetDict:
 
 
 def real_rows(path: str, name: str | None) -> dict[str, list[dict[str, Any]]]:
-    import pyarrow.parquet as parquet  # noqa: PLC0415 - only where there are such rows
+    import pyarrow.parquet as parquet
 
     folder = Path(str(REAL)) / path
     folder = folder / name if name else next(iter(sorted(folder.iterdir())))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "side_by_side"))
-import invented  # noqa: E402 - a folder of scripts
-from invented import choices, phrase, word  # noqa: E402
-from programs import MULTIPL_E  # noqa: E402
+import invented
+from invented import choices, phrase, word
+from programs import MULTIPL_E
 
 Row = dict[str, Any]
 SUBJECTS = 2
@@ -79,6 +79,10 @@ _BY_PATH = {
         (f"ellamind/{name}-multilingual" for name in ("csqa", "gpqa", "hellaswag", "hle", "piqa", "simpleqa-verified", "siqa")), _distracted
     ),
 }
+_SUBJECTS = {
+    "TIGER-Lab/MMLU-Pro": ("category", ("engineering", "physics")),
+    "CohereLabs/Global-MMLU": ("subject", ("abstract_algebra", "anatomy")),
+}
 SPLITS = (*invented.SPLITS, "eval")
 COUNT = 16
 
@@ -87,16 +91,9 @@ def rows_of(path: str, config: str | None) -> dict[str, list[Row]]:
     """The rows of a dataset by split."""
     if path not in _BY_PATH:
         found = invented.rows_of(path, config)
-        if path == "TIGER-Lab/MMLU-Pro":  # of each split, rows of two subjects
-            found = {
-                split: [{**row, "category": ("engineering", "physics")[n % 2]} for n, row in enumerate(rows)]
-                for split, rows in found.items()
-            }
-        if path == "CohereLabs/Global-MMLU":
-            found = {
-                split: [{**row, "subject": ("abstract_algebra", "anatomy")[n % 2]} for n, row in enumerate(rows)]
-                for split, rows in found.items()
-            }
+        field, subjects = _SUBJECTS.get(path, ("", ()))
+        if field:  # each split has rows of two subjects
+            found = {split: [{**row, field: subjects[n % 2]} for n, row in enumerate(rows)] for split, rows in found.items()}
         return found
     make = _BY_PATH[path]
     return {split: [make(20 * place + number) for number in range(COUNT)] for place, split in enumerate(SPLITS)}
@@ -111,13 +108,9 @@ def loglikelihoods(kind: str, prompt: str, offered: list[str], truths: list[str]
     drawn = [-(_number(prompt, choice) % 997) / 31 - 1 for choice in offered]
     if kind == "empty":
         return [-2.5] * len(offered)
-    if kind in ("right", "stated"):
-        return [
-            0.5 * value if choice in truths and kind == "stated" else (-0.125 if choice in truths else value)
-            for choice, value in zip(offered, drawn, strict=True)
-        ]
-    if kind == "wrong":
-        return [4 * value if choice in truths else value for choice, value in zip(offered, drawn, strict=True)]
+    changed = {"right": lambda _: -0.125, "stated": lambda value: 0.5 * value, "wrong": lambda value: 4 * value}.get(kind)
+    if changed is not None:
+        return [changed(value) if choice in truths else value for choice, value in zip(offered, drawn, strict=True)]
     return drawn
 
 
