@@ -1,4 +1,4 @@
-"""eval-framework's benchmarks by its contract, `Benchmark` and `Eval`, which releases since 0.12 have. The worker imports this module where
+"""eval-framework's benchmarks by its contract, `Benchmark` and `Eval`, which releases since 0.11 have. The worker imports this module where
 the installed release has it.
 
 The samples are those of `iterate_samples`. Datasets are read by eval_dagster: `load_dataset` gives the rows that were sent.
@@ -155,6 +155,8 @@ def _splits(name: str, subject: str) -> SplitsDescribed:
     """The splits of a subject. It is called where loading a dataset raises what was asked for."""
     made = _created(name, subject, 0)
     meta = made.get_metadata()
+    if isinstance(made, BaseTask):
+        made._load_hf_dataset = lambda path, name=None, **_: _find(path, name, revision=made.hf_revision)
     try:
         next(iter(made.iterate_samples(1)))
     except FoundError as wanted:
@@ -240,6 +242,7 @@ def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) ->
     meta = made.get_metadata()
     split, pool = str(meta["sample_split"]), meta.get("fewshot_split")
     if isinstance(made, BaseTask):
+        made._load_hf_dataset = load
         with loading(load):
             made._load_dataset(made.SUBJECTS[0])
         loaded: Mapping[str, Any] = made.dataset

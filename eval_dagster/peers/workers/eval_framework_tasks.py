@@ -1,4 +1,4 @@
-"""eval-framework's tasks: descriptions, messages, prompts and metric values, of releases before 0.12. The worker imports this module where
+"""eval-framework's tasks: descriptions, messages, prompts and metric values, of releases before 0.11. The worker imports this module where
 the installed release is one of them.
 """
 

@@ -1,6 +1,6 @@
 """eval-framework's benchmarks: descriptions, prompts and metric values, made by eval-framework. It runs in the environment that has it.
 
-It finds out which form the installed release has: the contract of 0.12 and later, or the task classes before.
+It finds out which form the installed release has: the contract of 0.11 and later, or the task classes before.
 """
 
 from importlib.util import find_spec

@@ -120,8 +120,10 @@ def text(kind: str, prompt: str, truths: list[str]) -> str:
     if kind == "right":
         return gold
     if kind == "stated":
+        letter = gold.strip().strip("()")
         return (
-            f"Let us see. Final Answer: The final answer is ${gold}$. I hope it is correct. So it is $\\boxed{{{gold}}}$.\n"
+            f"Let us see. Therefore, the answer is ({letter}). Final Answer: The final answer is ${gold}$. I hope it is correct. "
+            f"So it is $\\boxed{{{gold}}}$.\n"
             f"Answer: {gold.strip()}\nTherefore, the answer is: {gold.strip()}. The best answer is ({gold.strip()})."
         )
     if kind == "wrong":
@@ -140,4 +142,6 @@ def _program(prompt: str) -> str:
     if named := re.findall(r"assert (add_\d+)\(1\) == (\d+)", prompt):
         return f"def {named[-1][0]}(x):\n    return x + {int(named[-1][1]) - 1}\n"
     added = re.findall(r"Add (\d)[: ]", prompt)
+    if added and "Markdown" in prompt:
+        return f"```python\n{re.findall('def .*', prompt)[-1]}\n    return x + {added[-1]}\n```"
     return f"    return x + {added[-1]}\n" if added else "    return x\n"

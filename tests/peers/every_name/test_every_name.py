@@ -1,6 +1,6 @@
 """Every name of a release of eval-framework, through this project and by the release itself: prompts byte for byte, and values.
 
-`EVAL_FRAMEWORK_CONTRACT_PYTHON` names the Python of an environment with a release from 0.12 on; the counts are those of 0.15.4. It counts
+`EVAL_FRAMEWORK_CONTRACT_PYTHON` names the Python of an environment with a release from 0.11 on; the counts are those of 0.15.4. It counts
 sentences with data of nltk, `punkt_tab`, which `NLTK_DATA` names. `EVERY_NAME` chooses names, with spaces between them.
 """
 
