@@ -30,6 +30,7 @@ class EvalFrameworkRegistry(ProcessRegistry):
         "eval_dagster.peers.workers.eval_framework_code",
         "eval_dagster.peers.workers.eval_framework_contract",
         "eval_dagster.peers.workers.eval_framework_datasets",
+        "eval_dagster.peers.workers.eval_framework_parts",
         "eval_dagster.peers.workers.eval_framework_programs",
         "eval_dagster.peers.workers.eval_framework_tasks",
         "eval_dagster.peers.workers.eval_framework_users",

@@ -26,6 +26,7 @@ from eval_framework.shared.types import Completion, Error, Loglikelihood, RawCom
 from eval_framework.tasks.base import RANDOM_SEED, BaseTask
 from eval_framework_code import code_of
 from eval_framework_datasets import FoundError, loading
+from eval_framework_parts import Generator, Item, Loader, Splits
 from eval_framework_programs import runs_programs
 from eval_framework_users import benchmark_of, registered
 from installed_versions import versions_around
@@ -185,53 +186,6 @@ def _find(path: str, name: str | None = None, *, revision: str | None = None, **
     raise FoundError(path, name, revision)
 
 
-class _Item(dict[str, Any]):
-    """A row that says when the eval comes to it: an eval notes the subject in each row before it makes the samples of it."""
-
-    begun: Callable[[_Item], None] | None = None
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        if key == "subject" and self.begun is not None:
-            self.begun(self)
-        super().__setitem__(key, value)
-
-
-class _Loader:
-    """Gives the splits of a subject instead of the loader of an eval."""
-
-    def __init__(self, load: Callable[[str | None], Mapping[str, Any]], own: Any) -> None:
-        self._load, self._own = load, own
-
-    def load(self, name: str | None) -> Mapping[str, Any]:
-        return self._load(name)
-
-    def metadata(self) -> Mapping[str, str]:
-        found: Mapping[str, str] = self._own.metadata()
-        return found
-
-
-class _Splits(dict[str, list[Any]]):
-    """Splits by name; one that was not sent is empty."""
-
-    def __missing__(self, name: str) -> list[Any]:
-        return []
-
-
-class _Generator(random.Random):
-    """The generator of an eval, whose first use is to put the rows in order. What it is told then is kept."""
-
-    def __init__(self, seed: int, ordered: Callable[[_Generator, list[Any]], None]) -> None:
-        super().__init__(seed)
-        self._ordered: Callable[[_Generator, list[Any]], None] | None = ordered
-
-    def shuffle(self, x: Any) -> None:
-        if self._ordered is None:
-            super().shuffle(x)
-        else:
-            ordered, self._ordered = self._ordered, None
-            ordered(self, x)
-
-
 # ---- rows
 
 
@@ -257,14 +211,14 @@ def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) ->
         own = made.loader
 
         def keep(key: str | None) -> Mapping[str, Any]:
-            seen.append(_Splits({name: list(data) for name, data in own.load(key).items()}))
+            seen.append(Splits({name: list(data) for name, data in own.load(key).items()}))
             return seen[-1]
 
-        def order(generator: _Generator, rows: list[Row]) -> None:
+        def order(generator: Generator, rows: list[Row]) -> None:
             generator.shuffle(rows)
             kept.extend(dict(row) for row in rows)
 
-        made.loader, made.rnd = _Loader(keep, own), _Generator(RANDOM_SEED, order)
+        made.loader, made.rnd = Loader(keep, own), Generator(RANDOM_SEED, order)
         with loading(load):
             try:
                 next(iter(made.iterate_samples(1)))
@@ -341,24 +295,24 @@ def _of_composed(
     drawn_by: Callable[[random.Random, Row], None],
 ) -> Any:
     """The samples of the rows from one on. An exception ends the eval's iteration: returns the row with which the next one begins."""
-    items = [_Item(row) for row in rows]
+    items = [Item(row) for row in rows]
     place, at = {id(item): number for number, item in enumerate(items)}, [start]
 
-    def begin(item: _Item) -> None:
+    def begin(item: Item) -> None:
         at[0] = place[id(item)]
         drawn_by(made.rnd, rows[at[0]])
 
     for item in items[start:]:
         item.begun = begin
 
-    def order(generator: _Generator, given: list[Any]) -> None:
+    def order(generator: Generator, given: list[Any]) -> None:
         given[:] = items[start:]
         generator.setstate(state)
 
     # The eval iterates over the rows that `order` leaves, and may draw examples from all.
     own = made.loader
-    made.loader = _Loader(lambda _: _Splits({splits[1]: [dict(row) for row in examples], splits[0]: items}), own)
-    made.rnd = _Generator(RANDOM_SEED, order)
+    made.loader = Loader(lambda _: Splits({splits[1]: [dict(row) for row in examples], splits[0]: items}), own)
+    made.rnd = Generator(RANDOM_SEED, order)
     samples, done = iter(made.iterate_samples(None)), start
     found: list[Any] = []
     try:
