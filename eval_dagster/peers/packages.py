@@ -2,8 +2,8 @@
 
 from types import MappingProxyType
 
-from eval_dagster.peers.processes.programs import run_program
 from eval_dagster.peers.processes.registry import ProcessRegistry
+from eval_dagster.peers.programs import run_program
 
 
 class LightevalRegistry(ProcessRegistry):

@@ -203,14 +203,14 @@ def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) ->
         made._load_hf_dataset = load
         with loading(load):
             made._load_dataset(made.SUBJECTS[0])
-        loaded: Mapping[str, Any] = made.dataset
+        loaded: Mapping[str, Sequence[Row]] = made.dataset
         evaluated = [dict(row) for row in loaded[split]]
     else:
-        seen: list[Mapping[str, Any]] = []
+        seen: list[Mapping[str, Sequence[Row]]] = []
         kept: list[Row] = []
         own = made.loader
 
-        def keep(key: str | None) -> Mapping[str, Any]:
+        def keep(key: str | None) -> Mapping[str, object]:
             seen.append(Splits({name: list(data) for name, data in own.load(key).items()}))
             return seen[-1]
 

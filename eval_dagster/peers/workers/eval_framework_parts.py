@@ -9,7 +9,7 @@ from typing import Any
 __all__ = ["Generator", "Item", "Loader", "Splits"]
 
 
-class Item(dict[str, Any]):
+class Item(dict[str, object]):
     """A row that says when the eval comes to it: an eval notes the subject in each row before it makes the samples of it."""
 
     begun: Callable[[Item], None] | None = None
@@ -23,10 +23,10 @@ class Item(dict[str, Any]):
 class Loader:
     """Gives the splits of a subject instead of the loader of an eval."""
 
-    def __init__(self, load: Callable[[str | None], Mapping[str, Any]], own: Any) -> None:
+    def __init__(self, load: Callable[[str | None], Mapping[str, object]], own: Any) -> None:
         self._load, self._own = load, own
 
-    def load(self, name: str | None) -> Mapping[str, Any]:
+    def load(self, name: str | None) -> Mapping[str, object]:
         """The splits."""
         return self._load(name)
 

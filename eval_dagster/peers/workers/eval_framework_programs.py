@@ -69,7 +69,7 @@ class SandboxSession:
         """Run a program. Raises `SandboxTimeoutError` if it takes too much time."""
         return self._run({"code": code, "timeout_s": timeout or _DEFAULT_S})
 
-    def _run(self, what: dict[str, Any]) -> Output:
+    def _run(self, what: dict[str, object]) -> Output:
         packages = [*(self._pool.get("libraries") or ()), *(["codebench"] if self._pool.get("dockerfile") else [])]
         found = _ask()("run_program", {"language": self._lang, "files": self._files, "packages": packages, **what})
         if found.get("timed_out"):
@@ -77,8 +77,8 @@ class SandboxSession:
         return Output(found["stdout"], found["stderr"], found["exit_code"])
 
 
-def _ask() -> Callable[[str, dict[str, Any]], Any]:
-    found: Callable[[str, dict[str, Any]], Any] = sys.modules["__main__"].ask
+def _ask() -> Callable[[str, dict[str, object]], Any]:
+    found: Callable[[str, dict[str, object]], Any] = sys.modules["__main__"].ask
     return found
 
 
@@ -101,7 +101,7 @@ def install_late() -> None:
         setattr(module, "_get_javatuples_jar", lambda: str(file))  # noqa: B010
 
 
-class _Pool(dict[str, Any]):
+class _Pool(dict[str, object]):
     """The settings of containers: none is started."""
 
     def close(self) -> None:

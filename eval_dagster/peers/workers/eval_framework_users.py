@@ -88,7 +88,7 @@ def _in_file(file: Path, name: str) -> Any:
         found = found()
     if _is_benchmark(found):
         return found
-    known: dict[str, Any] = {}
+    known: dict[str, object] = {}
     for value in vars(module).values():
         known |= {each.id(): each for each in (value if isinstance(value, list | tuple) else [value]) if _is_benchmark(each)}
     if hasattr(module, "register_tasks"):

@@ -42,7 +42,7 @@ class Reply(TypedDict, total=False):
     """The number of the stream that has more items."""
     ask: str
     """Instead of an answer: a function of this package that the worker asks for. It gets a `Reply`, and answers after that."""
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
     """Its arguments."""
 
 
