@@ -44,7 +44,7 @@ def run_program(
     Args:
         language: Its language, as the package `llm_sandbox` names it.
         files: Base64 of the contents of files, by path.
-        packages: Packages that its container would have; `codebench` for those of BigCodeBench.
+        packages: Packages that its container would have; `codebench` stands for BigCodeBench's.
         code: The program.
         timeout_s: Most seconds that the program may take.
         commands: The commands, if there is no program.

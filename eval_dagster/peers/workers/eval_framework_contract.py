@@ -1,7 +1,7 @@
 """eval-framework's benchmarks by its contract, `Benchmark` and `Eval`, which releases since 0.11 have. The worker imports this module where
 the installed release has it.
 
-The samples are those of `iterate_samples`. Datasets are read by eval_dagster: `load_dataset` gives the rows that were sent.
+The samples come from `iterate_samples`. Datasets are read by eval_dagster: `load_dataset` gives the rows that were sent.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _ask() -> Callable[[str, dict[str, object]], Any]:
 
 
 def install() -> None:
-    """Let modules that are imported from now on take these names instead of those of the package."""
+    """Let modules that are imported from now on take these names, and not the package's."""
     setattr(llm_sandbox, "SandboxSession", SandboxSession)  # noqa: B010 - a package without types
     try:
         pools = importlib.import_module("llm_sandbox.pool")
