@@ -11,7 +11,8 @@ from eval_dagster.config.loading import load_config
 from eval_dagster.config.yaml_document import with_entries
 from eval_dagster.errors import RequirementError, UsageError
 from eval_dagster.models.registry import registered_sections
-from eval_dagster.peers.processes.registry import Environment, ProcessRegistry, make_environment
+from eval_dagster.peers.processes.environments import make_environment
+from eval_dagster.peers.processes.registry import Environment, ProcessRegistry
 from eval_dagster.project import Project, default_config_path
 from eval_dagster.task_files.registries import opened_registry, registered, registry_names
 from eval_dagster.texts.figures import did_you_mean
@@ -25,12 +26,14 @@ def list_environments(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     project = Project.open()
+    named, known = project.config.environments, _registries()
     rows = []
-    for name, registry in _registries().items():
-        given = project.config.environments.get(name)
+    for name in dict.fromkeys([*known, *named]):
+        registry = known[name.partition("==")[0]]
+        given = named.get(name)
         path = project.folder / given if given else None
         version = (Environment(path).release(registry.DISTRIBUTION) or "") if path else ""
-        opened = opened_registry(registry.NAME, project.folder, project.config.environments)
+        opened = opened_registry(name, project.folder, named)
         assert isinstance(opened, ProcessRegistry)
         interpreter = given or ""
         try:
@@ -45,17 +48,27 @@ def list_environments(context: typer.Context) -> None:
 
 @environments.command()
 def add(
-    name: Annotated[str, typer.Argument(help="The registry: lighteval, eval_framework, lm_eval or one of your own.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="The registry: lighteval, eval_framework, lm_eval or one of your own; with a release: eval_framework==0.15.4."),
+    ],
     python: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The interpreter to make it with; one that is new enough when absent.")
     ] = None,
 ) -> None:
-    """Make an environment with the release that is supported, in the folder .environments beside evals.yaml."""
+    """Make an environment in the folder .environments beside evals.yaml, with the release that is supported or the one that is named.
+
+    Releases of one package are environments of their own.
+    """
     known = _registries()
-    if name not in known:
-        raise UsageError(f"found the name {name!r}; expected a registry that has an environment of its own: {', '.join(known)}")
-    made = make_environment(type(known[name]), default_config_path().resolve().parent, python)
-    out.print(f"The environment of {name} is ready. evals.yaml names it so:\n\nenvironments:\n  {name}: {made}", soft_wrap=True)
+    plain, _, release = name.partition("==")
+    if plain not in known:
+        raise UsageError(f"found the name {plain!r}; expected a registry that has an environment of its own: {', '.join(known)}")
+    named, made = make_environment(type(known[plain]), default_config_path().resolve().parent, python, release or None)
+    text = f"The environment of {name} is ready. evals.yaml names it so:\n\nenvironments:\n  {named}: {made}"
+    if "==" in named:
+        text += f"\n\nIts tasks are written `task: {named}:NAME`."
+    out.print(text, soft_wrap=True)
 
 
 def _registries() -> dict[str, ProcessRegistry]:

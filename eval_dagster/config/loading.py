@@ -262,7 +262,7 @@ def _name_problems(document: YamlDocument, registries: Collection[str], folder: 
         what = f"found {document.found(('datasets', 'mirror'))}, which cannot be looked at ({error}); expected a folder of datasets"
         yield ("datasets", "mirror"), what
     for name in _mapping(top.get("environments")):
-        if (registry := str(name)) not in registries:
+        if (registry := str(name).partition("==")[0]) not in registries:
             expected = f"that of a registry: {', '.join(registries)}{did_you_mean(registry, registries)}"
             yield ("environments", name), f"found the name {registry!r}; expected {expected}"
     for name in models:

@@ -23,6 +23,7 @@ from eval_dagster.config.values import (
     LAKE_URLS,
     NAME,
     TRACKING_URIS,
+    EnvironmentName,
     Integer,
     Mark,
     MemorySize,
@@ -338,9 +339,10 @@ class Config(Section):
     memory: MemorySize | None = None
     """Most memory of a run and the processes that it starts, such as `2GiB` or `800MiB`. A stage that takes more ends with a message, and
     its eval has failed; while a model is asked, the evals that still lack answers. Null: as much as the container has, or the machine."""
-    environments: dict[Name, Text] = Field(default_factory=dict)
+    environments: dict[EnvironmentName, Text] = Field(default_factory=dict)
     """The interpreters of packages that have an environment of their own, by the name of the registry: `lighteval: path/to/python`. A path
-    is relative to the folder of evals.yaml."""
+    is relative to the folder of evals.yaml. `eval_framework==0.9.1` names the environment of a release, for tasks of
+    `eval_framework==0.9.1:NAME`."""
     models: dict[Name, ModelConfig]
     """By name, as in the keys of partitions."""
     evals: dict[Name, EvalConfig]

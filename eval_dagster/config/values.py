@@ -24,6 +24,13 @@ def _name(value: str) -> str:
     return value
 
 
+def _environment_name(value: str) -> str:
+    name, is_there, release = value.partition("==")
+    if not NAME.fullmatch(name) or (is_there and not NAME.fullmatch(release)):
+        raise ValueError("expected the name of a registry, or a name and a release such as eval_framework==0.15.4")
+    return value
+
+
 def identifier(name: str) -> str:
     """A name as Dagster allows it for a job: letters, digits and underscores. Different names can give the same identifier."""
     return re.sub(r"[-.]", "_", name)
@@ -45,6 +52,7 @@ Text = Annotated[str, AfterValidator(_not_blank)]
 Mark = Annotated[str, AfterValidator(_not_empty)]
 """A text such as a stop sequence, which may be a line break."""
 Name = Annotated[str, AfterValidator(_name)]
+EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
 Integer = Annotated[int, Field(strict=True)]
 """Strict, because `limit: yes` would otherwise be read as 1."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]

@@ -19,9 +19,9 @@ from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
 from eval_dagster.peers.lighteval.config import LightevalTask, LightevalTaskConfig
 from eval_dagster.peers.lighteval.members import Metrics
 from eval_dagster.records import ResponseType
-from eval_dagster.task_files.registries import opened_registry
+from eval_dagster.task_files.registries import opened_registry, registry_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, subject_name
-from eval_dagster.tasks.benchmark import OrderedTask, adapter_task
+from eval_dagster.tasks.benchmark import Benchmark, OrderedTask, adapter_task
 from eval_dagster.tasks.doc import DocTask
 from eval_dagster.tasks.samples import is_count
 from eval_dagster.tasks.style import TaskStyler
@@ -200,7 +200,8 @@ def load_task(
     """Return the task class of an eval.
 
     Args:
-        spec: A name of the registry, or `path/to/file.py:name`. The name is a class, a function under `@doc_task`, a `LightevalTaskConfig`,
+        spec: A name of the registry, `path/to/file.py:name`, `registry:name`, or `registry:path/to/file.py:name` for a file that the
+            registry's package reads. The name is a class, a function under `@doc_task`, a `LightevalTaskConfig`,
             or the `name` of a configuration in the file's `TASKS_TABLE`.
         registry: Task classes by name.
         folder: The folder that paths are relative to.
@@ -211,11 +212,13 @@ def load_task(
     """
     path, is_file, name = spec.partition(".py:")
     source, is_foreign, foreign_name = spec.partition(":")
-    if is_file:
+    if is_foreign and is_file and registry_of(source):  # a file that the registry's package is to read
+        task = _adapted(opened_registry(source, folder, environments).benchmark(foreign_name, folder))
+    elif is_file:
         task = _in_file(folder / f"{path}.py", name, folder)
     elif is_foreign or spec.endswith((".yaml", ".yml")):
         opened = opened_registry(source if is_foreign else "lm_eval", folder, environments)
-        task = adapter_task(opened.benchmark(foreign_name if is_foreign else spec, folder))
+        task = _adapted(opened.benchmark(foreign_name if is_foreign else spec, folder))
     elif spec in registry:
         task = registry[spec]
     else:
@@ -224,6 +227,15 @@ def load_task(
             "and a task of your own is written path/to/file.py:Class"
         )
     check_task(task)
+    return task
+
+
+def _adapted(benchmark: Benchmark) -> type[BaseTask[Any]]:
+    """The task class of a benchmark. The metrics that run code say so, so that a project has to allow it."""
+    task = adapter_task(benchmark)
+    for metric in task.METRICS:
+        if metric.NAME in getattr(benchmark, "executes_code", ()):
+            metric.EXECUTES_CODE = True
     return task
 
 

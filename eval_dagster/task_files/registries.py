@@ -85,6 +85,12 @@ def registry_names() -> list[str]:
     return sorted({entry.name for entry in entries(GROUP)})
 
 
+def registry_of(source: str) -> str | None:
+    """The registry that `eval_framework` or `eval_framework==0.15.4` names; None if there is none."""
+    name = source.partition("==")[0]
+    return name if name in registry_names() else None
+
+
 @cache
 def registered(name: str) -> Registry:
     """A registry by its name.
@@ -110,15 +116,22 @@ def opened_registry(name: str, folder: Path, environments: Mapping[str, str]) ->
     """A registry by its name, with its environment if it has one.
 
     Args:
-        name: Its name.
+        name: Its name, or `name==release` for the environment that evals.yaml names so.
         folder: The folder of evals.yaml.
         environments: Paths of interpreters by the names of registries, relative to the folder.
 
     Raises:
         TaskDefinitionError: As `registered`.
     """
-    registry = registered(name)
+    plain, has_release, release = name.partition("==")
+    registry = registered(plain)
     if not isinstance(registry, EnvironmentRegistry):
         return registry
     given = environments.get(name)
+    if given is None and has_release:
+        named = [each for each in environments if each.partition("==")[0] == plain]
+        raise TaskDefinitionError(
+            f"evals.yaml names no environment {name!r}{did_you_mean(name, named)}; under `environments` there are: "
+            f"{', '.join(named) or 'none'} of {plain}. `eval-dagster environments add {plain}=={release}` makes it"
+        )
     return registry.within(None if given is None else folder / os.path.expanduser(given))  # noqa: PTH111 - of an unknown user, too

@@ -1,6 +1,6 @@
 """A benchmark whose worker reads, renders, scores and aggregates, and the questions and answers that are sent between both processes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from eval_dagster.errors import DataError, TaskDefinitionError
@@ -70,8 +70,12 @@ def values_of(sent: Mapping[str, Item]) -> dict[str, Item]:
 class ProcessBenchmark:
     """A benchmark of a worker; `described` is what the worker's `describe` gave."""
 
-    def __init__(self, asked: str, described: Described, process: WorkerProcess, code: Sequence[str]) -> None:
-        """`asked` is the name by which the worker knows it, `code` are the dotted names of the worker's modules."""
+    def __init__(
+        self, asked: str, described: Described, process: WorkerProcess, code: Sequence[str], functions: Iterable[Callable[..., object]] = ()
+    ) -> None:
+        """`asked` is the name by which the worker knows it, `code` are the dotted names of the worker's modules, and `functions` are those
+        that it may ask for when it scores.
+        """
         self.name, self._asked = described.get("shown", asked), asked
         self.description = str(described.get("description", ""))
         self.subjects: Sequence[str] = list(described["subjects"])
@@ -86,9 +90,11 @@ class ProcessBenchmark:
             )
             for metric in described["metrics"]
         ]
+        self.executes_code = [str(metric["name"]) for metric in described["metrics"] if metric.get("runs_programs")]
         self._splits = described.get("splits", {})
         self._process = process
-        self._version = stable_hash([described["version"], code_version(*code, question_of, answers_sent, values_of)])
+        reached = functions if self.executes_code else ()
+        self._version = stable_hash([described["version"], code_version(*code, question_of, answers_sent, values_of, *reached)])
 
     def version(self) -> str:
         """Hash of what the worker gave as its version, and of the worker's code."""

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from eval_dagster.errors import DataError, MachineError, RequirementError
@@ -25,9 +26,9 @@ _MISSING = ("ImportError", "ModuleNotFoundError", "PackageNotFoundError")
 class WorkerProcess:
     """A process that calls the functions of a worker file. Calls of several threads wait for each other."""
 
-    def __init__(self, name: str, python: Path, file: Path) -> None:
-        """`name` is the registry's name, for messages."""
-        self._name, self._python, self._file = name, python, file
+    def __init__(self, name: str, python: Path, file: Path, asked: Mapping[str, Callable[..., object]] = MappingProxyType({})) -> None:
+        """`name` is the registry's name, for messages. `asked` are the functions that the worker may ask for, by their names."""
+        self._name, self._python, self._file, self._asked = name, python, file, asked
         self._process: subprocess.Popen[str] | None = None
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._drain: threading.Thread | None = None
@@ -81,18 +82,37 @@ class WorkerProcess:
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                process.stdin.write(text + "\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
+                while True:
+                    process.stdin.write(text + "\n")
+                    process.stdin.flush()
+                    line = process.stdout.readline()
+                    if not line:
+                        break
+                    try:
+                        answer: Reply = json.loads(line)
+                    except ValueError:
+                        raise MachineError(
+                            f"the process of {self._name} ({self._python}) wrote {line[:200]!r}; expected an answer, one JSON object a line"
+                        ) from None
+                    if "ask" not in answer:
+                        return answer
+                    text = json.dumps(self._answer(answer))
             except BrokenPipeError:
-                line = ""
-            except BaseException:  # an interrupt: the answer that is still to come belongs to no later call
+                pass
+            except BaseException:  # an interrupt, or a requirement: the answer that is still to come belongs to no later call
                 process.kill()
+                self._ended(process)
                 raise
-            if not line:
-                raise self._ended(process)
-            answer: Reply = json.loads(line)
-            return answer
+            raise self._ended(process)
+
+    def _answer(self, asked: Reply) -> Reply:
+        """The result of what the worker asks for. Raises `RequirementError` if the machine or the project lacks something for it."""
+        try:
+            return {"result": self._asked[asked["ask"]](**asked["arguments"])}
+        except RequirementError:
+            raise
+        except Exception as error:  # of one sample, or of the machine
+            return {"error": {"type": type(error).__name__, "message": str(error)}}
 
     def is_alive(self) -> bool:
         """Whether the process was started by ours and runs."""

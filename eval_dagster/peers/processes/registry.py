@@ -1,18 +1,15 @@
-"""A registry whose benchmarks are asked as a process, the files that spare the time of asking, and its environment: which it is, whether it
-changed, and how it is made.
-"""
+"""A registry whose benchmarks are asked as a process, the files that spare the time of asking, and its environment."""
 
 import atexit
 import json
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError
@@ -23,10 +20,8 @@ from eval_dagster.stores.whole_files import replaced, user_cache
 from eval_dagster.tasks.benchmark import Listed
 from eval_dagster.versions.hashes import file_hash, file_stamp, stable_hash
 
-FOLDER = ".environments"
-"""Beside evals.yaml; holds one environment for each registry."""
-_processes: dict[tuple[str, str], tuple[str | None, WorkerProcess]] = {}
-"""By interpreter and worker: the stamp of the environment when the process was asked for first, and the process."""
+_processes: dict[tuple[str, str, str], tuple[str | None, WorkerProcess]] = {}
+"""By interpreter, worker and a user's file: the stamp of the environment when the process was asked for first, and the process."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +73,18 @@ class Environment:
         yield from sorted(self.python.parent.parent.glob("lib/python3*/site-packages"))
 
 
-def environment_for(name: str, given: Path | None, distribution: str, release: str | None) -> Environment:
+def environment_for(name: str, given: Path | None, distribution: str, release: str | None, oldest: str | None = None) -> Environment:
     """The environment of a registry: the one that evals.yaml names, else our own if it has the package.
 
+    Args:
+        name: The registry's name.
+        given: The interpreter of evals.yaml.
+        distribution: The package as pip names it.
+        release: The supported version; None for any.
+        oldest: The oldest supported version. Then newer ones than `release` and those between are supported, too.
+
     Raises:
-        RequirementError: There is none, or it has another release than the supported one.
+        RequirementError: There is none, or it has another release than the supported ones.
     """
     remedy = f"`eval-dagster environments add {name}` makes one"
     if given is not None:
@@ -101,9 +103,16 @@ def environment_for(name: str, given: Path | None, distribution: str, release: s
                 f"tasks of {name} need the package {distribution} in an environment of its own, and evals.yaml names none under "
                 f"`environments`; {remedy}"
             ) from None
-    if release is not None and found is not None and found != release:
+    if oldest is not None:
+        if found is not None and _parts(found) < _parts(oldest):
+            raise RequirementError(f"tasks of {name} need {distribution} {oldest} or newer, and {place} has {found}; {remedy}")
+    elif release is not None and found is not None and found != release:
         raise RequirementError(f"tasks of {name} need {distribution} {release}, and {place} has {found}; {remedy}")
     return environment
+
+
+def _parts(release: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", release)[:3]]
 
 
 def _normalized(name: str) -> str:
@@ -124,7 +133,13 @@ class ProcessRegistry:
     PACKAGES: ClassVar[Sequence[str]]
     """The importable packages whose files decide the worker's results. Its descriptions are kept until one of them changes."""
     RELEASE: ClassVar[str | None] = None
-    """The supported version; None for any."""
+    """The supported version, which `eval-dagster environments add` installs; None for any."""
+    OLDEST: ClassVar[str | None] = None
+    """The oldest supported version, if all from it on are."""
+    READS_FILES: ClassVar[bool] = False
+    """Whether the worker reads files of a user: the name of a benchmark may be `path/to/file.py:name`."""
+    ASKED: ClassVar[Mapping[str, Callable[..., object]]] = MappingProxyType({})
+    """The functions that the worker may ask for, by their names."""
     EXTRA_REQUIREMENTS: ClassVar[Sequence[str]] = ()
     """The packages that `eval-dagster environments add` installs beside the distribution."""
     PYTHON: ClassVar[str | None] = None
@@ -144,13 +159,22 @@ class ProcessRegistry:
         listed: Mapping[str, str] = self._kept("names", lambda process: process.call("names"))
         return {name: Listed(kind=kind) for name, kind in listed.items()}
 
-    def benchmark(self, name: str, folder: Path) -> ProcessBenchmark:  # noqa: ARG002 - the names are those of the package
+    def benchmark(self, name: str, folder: Path) -> ProcessBenchmark:
         """The benchmark of a name.
 
         Raises:
             TaskDefinitionError: There is none, or the worker refuses it.
             RequirementError: The environment is missing.
         """
+        path, is_file, own = name.rpartition(".py:")
+        files: dict[str, str] = {}
+        if is_file:
+            file = (folder / f"{path}.py").resolve()
+            if not self.READS_FILES:
+                raise TaskDefinitionError(f"{self.NAME} reads no files; a task of your own is written path/to/file.py:Class")
+            if not file.is_file():
+                raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
+            name, files = f"{file}:{own}", {str(each): file_hash(each) for each in sorted(file.parent.glob("*.py"))}
 
         def describe(process: WorkerProcess) -> Any:
             try:
@@ -159,9 +183,9 @@ class ProcessRegistry:
                 raise TaskDefinitionError(str(error)) from error
 
         environment = self.environment()
-        return ProcessBenchmark(
-            name, self._kept(f"describe {name}", describe), self._process(environment, environment.stamp(self.PACKAGES)), self._modules()
-        )
+        process = self._process(environment, environment.stamp(self.PACKAGES), files)
+        described = self._kept(f"describe {name}", describe, files)
+        return ProcessBenchmark(name, described, process, self._modules(), self.ASKED.values())
 
     def _modules(self) -> tuple[str, ...]:
         return (self.WORKER, *self.COMPANIONS)
@@ -172,26 +196,29 @@ class ProcessRegistry:
 
     def environment(self) -> Environment:
         """The environment. Raises RequirementError if none can be used."""
-        return environment_for(self.NAME, self._given, self.DISTRIBUTION, self.RELEASE)
+        return environment_for(self.NAME, self._given, self.DISTRIBUTION, self.RELEASE, self.OLDEST)
 
-    def _process(self, environment: Environment, stamp: str | None) -> WorkerProcess:
-        key = (str(environment.python), self.WORKER)
+    def _process(self, environment: Environment, stamp: str | None, files: Mapping[str, str] = MappingProxyType({})) -> WorkerProcess:
+        """The process of the worker; another one for the files of each folder of a user, since it imports them."""
+        key = (str(environment.python), self.WORKER, str(Path(next(iter(files))).parent) if files else "")
+        stamp = stamp and stable_hash([stamp, dict(files)]) if files else stamp
         known, process = _processes.get(key, (None, None))
         if process is None:
-            process = WorkerProcess(self.NAME, environment.python, worker_file(self.WORKER))
+            process = WorkerProcess(self.NAME, environment.python, worker_file(self.WORKER), self.ASKED)
         elif known != stamp:
             process.close()  # it imported the package before that changed
         _processes[key] = (stamp, process)
         return process
 
-    def _kept(self, what: str, ask: Callable[[WorkerProcess], Any]) -> Any:
+    def _kept(self, what: str, ask: Callable[[WorkerProcess], Any], files: Mapping[str, str] = MappingProxyType({})) -> Any:
         """The worker's result, kept on disk, since starting the worker and importing its package takes seconds."""
         environment = self.environment()
         stamp = environment.stamp(self.PACKAGES)
         if stamp is None:
-            return ask(self._process(environment, stamp))
+            return ask(self._process(environment, stamp, files))
         code = [file_hash(file) for file in (Path(serve.__file__), *map(worker_file, self._modules()))]
-        return kept_json(f"{self.NAME}-{stable_hash([stamp, code, what])}", lambda: ask(self._process(environment, stamp)))
+        key = stable_hash([stamp, code, what, *([dict(files)] if files else [])])
+        return kept_json(f"{self.NAME}-{key}", lambda: ask(self._process(environment, stamp, files)))
 
 
 def kept_json(name: str, make: Callable[[], Any]) -> Any:
@@ -232,49 +259,3 @@ def close_processes() -> None:
 
 
 atexit.register(close_processes)
-
-
-def make_environment(registry: type[ProcessRegistry], folder: Path, python: Path | None) -> Path:
-    """Make the environment of a registry, or install into an existing one. The output of pip is shown. Git ignores the folder.
-
-    Args:
-        registry: Its class.
-        folder: The folder of evals.yaml.
-        python: The interpreter to make it with; by default one that is new enough.
-
-    Returns:
-        The interpreter of the environment, relative to the folder.
-
-    Raises:
-        RequirementError: No interpreter is new enough, or a step failed.
-    """
-    environment = Path(FOLDER) / registry.NAME
-    made = environment / "bin" / "python"
-    (folder / FOLDER).mkdir(exist_ok=True)
-    (folder / FOLDER / ".gitignore").write_text("*\n", "utf-8")
-    if not (folder / made).is_file():
-        _run([str(python or _interpreter(registry)), "-m", "venv", str(folder / environment)], registry.NAME)
-    pinned = registry.DISTRIBUTION if registry.RELEASE is None else f"{registry.DISTRIBUTION}=={registry.RELEASE}"
-    _run([str(folder / made), "-m", "pip", "install", pinned, *registry.EXTRA_REQUIREMENTS], registry.NAME)
-    return made
-
-
-def _interpreter(registry: type[ProcessRegistry]) -> str:
-    wanted = registry.PYTHON
-    if wanted is None or sys.version_info[:2] >= tuple(int(part) for part in wanted.split(".")):
-        return sys.executable
-    if found := shutil.which(f"python{wanted}"):
-        return found
-    raise RequirementError(
-        f"{registry.DISTRIBUTION} needs Python {wanted}; this is {'.'.join(map(str, sys.version_info[:2]))}, and there is no "
-        f"python{wanted} on the PATH; name an interpreter: `eval-dagster environments add {registry.NAME} --python path/to/python{wanted}`"
-    )
-
-
-def _run(command: list[str], name: str) -> None:
-    try:
-        done = subprocess.run(command, check=False, stdout=sys.stderr)
-    except OSError as error:
-        raise RequirementError(f"the environment of {name} cannot be made: {command[0]} does not start: {error.strerror}") from error
-    if done.returncode:
-        raise RequirementError(f"the environment of {name} cannot be made: {' '.join(command)} ended with status {done.returncode}")

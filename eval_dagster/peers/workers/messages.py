@@ -40,6 +40,10 @@ class Reply(TypedDict, total=False):
     error: Failure
     stream: int
     """The number of the stream that has more items."""
+    ask: str
+    """Instead of an answer: a function of this package that the worker asks for. It gets a `Reply`, and answers after that."""
+    arguments: Mapping[str, object]
+    """Its arguments."""
 
 
 class MetricDescribed(TypedDict):
@@ -50,6 +54,8 @@ class MetricDescribed(TypedDict):
     """Default: true."""
     is_mean: NotRequired[bool]
     """Whether its value is the mean of the rows' values, instead of what `aggregate` gives. Default: true."""
+    runs_programs: NotRequired[bool]
+    """Whether it asks for programs to be run in the sandbox. Default: false."""
 
 
 class SplitDescribed(TypedDict):
@@ -90,6 +96,29 @@ class Described(TypedDict):
     """Default: false."""
     splits: NotRequired[Mapping[str, SplitsDescribed]]
     """By subject."""
+
+
+class ProgramSent(TypedDict):
+    """The arguments of `run_program`, which a worker may ask for: a program, or commands over files."""
+
+    language: str
+    files: Mapping[str, str]
+    """Base64 of their contents, by path."""
+    packages: Sequence[str]
+    """Packages that the program's container would have; `codebench` for those of BigCodeBench."""
+    code: NotRequired[str]
+    timeout_s: NotRequired[float]
+    commands: NotRequired[Sequence[str]]
+    """The last one is wanted; the others ran before it."""
+
+
+class ProgramEnded(TypedDict):
+    """The result of `run_program`."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    timed_out: bool
 
 
 class EvalListed(TypedDict):

@@ -1,6 +1,7 @@
 """Serves the functions of a worker file: `python serve.py worker.py`. It needs the standard library alone.
 
-A call is one JSON object a line on stdin, and so is its answer on stdout. What the worker or its package prints goes to stderr. The
+A call is one JSON object a line on stdin, and so is its answer on stdout. Before it answers, the worker may ask for something by `ask`, in
+the same form. What the worker or its package prints goes to stderr. The
 process ends when stdin is closed, even in the middle of a call. `evaluate.load`, which runs code that it finds, is refused in it.
 """
 
@@ -24,18 +25,50 @@ _BATCH = 200
 """Most items of a stream in one answer."""
 
 
+class AskedError(OSError):
+    """What was asked for failed. It is the machine's failure, and not the sample's."""
+
+
+class RefusedError(ValueError):
+    """What was asked for cannot be done with these arguments."""
+
+
+def ask(method: str, arguments: Mapping[str, object]) -> Any:
+    """The result of a function of the process that calls this one. Raises `AskedError` or `RefusedError` if it failed."""
+    _line.write({"ask": method, "arguments": arguments})
+    found: Reply = json.loads(_line.calls.get())
+    if "error" in found:
+        kind = RefusedError if found["error"]["type"] == "DataError" else AskedError
+        raise kind(found["error"]["message"])
+    return found["result"]
+
+
+class _Line:
+    """Where calls come from, and answers go to."""
+
+    calls: queue.SimpleQueue[str]
+    answers: TextIO
+
+    def write(self, message: object) -> None:
+        """Send a message."""
+        self.answers.write(json.dumps(message, default=_plain) + "\n")
+        self.answers.flush()
+
+
+_line = _Line()
+
+
 def main(file: str) -> None:
     """Answer calls until stdin is closed."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    _line.answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     importlib.import_module("fetched_code").refuse_always()  # it lies beside this script
-    calls: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(os.fdopen(os.dup(0), encoding="utf-8"), calls), daemon=True).start()
+    _line.calls = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(os.fdopen(os.dup(0), encoding="utf-8"), _line.calls), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     served = _Served(file)
     while True:
-        answers.write(json.dumps(served.answer(json.loads(calls.get())), default=_plain) + "\n")
-        answers.flush()
+        _line.write(served.answer(json.loads(_line.calls.get())))
 
 
 def _read(lines: TextIO, calls: queue.SimpleQueue[str]) -> None:

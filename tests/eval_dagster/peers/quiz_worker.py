@@ -1,6 +1,8 @@
 """The worker of a package that the tests write: it runs in the environment that has `quizbook`."""
 
 import os
+import runpy
+import sys
 import time
 from typing import Any
 
@@ -14,13 +16,16 @@ def names() -> dict[str, str]:
 def describe(name: str) -> dict[str, Any]:
     print("a line on stdout", flush=True)  # noqa: T201
     os.write(1, b"and one of the descriptor\n")
+    if ".py:" in name:
+        file, _, variable = name.rpartition(":")
+        quizbook.QUIZZES[name] = runpy.run_path(file)[variable]
     if name not in quizbook.QUIZZES:
         raise LookupError(f"quizbook has no quiz {name!r}")
     return {
         "description": "A quiz.",
         "subjects": ["all"],
         "response_type": "completion",
-        "metrics": [{"name": "right"}, {"name": "longest", "is_mean": False}],
+        "metrics": [{"name": "right", "runs_programs": name == "many"}, {"name": "longest", "is_mean": False}],
         "version": [quizbook.VERSION, name],
     }
 
@@ -42,6 +47,11 @@ def score(name: str, subject: str, row: Any, answers: Any) -> dict[str, Any]:
         from evaluate import load
 
         load("planted")
+    if text == "garbage":
+        sys.modules["__main__"]._line.answers.write("no answer\n")
+    if text.startswith("ask"):
+        found = sys.modules["__main__"].ask("doubled", {"text": text.removeprefix("ask ")})
+        return {"right": float(found == 2 * text.removeprefix("ask ")), "longest": {"text": found}}
     if text == "slow":
         time.sleep(600)
     if text == "raise":

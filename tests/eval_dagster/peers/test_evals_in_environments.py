@@ -1,6 +1,7 @@
 """Evals of a registry whose package lives in an environment of its own: configuration, stages, and the command that makes one."""
 
 import os
+import sys
 import textwrap
 import zipfile
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from eval_dagster.cli.registries import list_environments
 from eval_dagster.errors import ConfigError, RequirementError, UsageError
-from eval_dagster.peers.processes.registry import ProcessRegistry, make_environment
+from eval_dagster.peers.processes.environments import interpreter, make_environment
+from eval_dagster.peers.processes.registry import ProcessRegistry
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -26,6 +28,7 @@ CONFIG = """
     evals:
       sums: {task: "quiz:sums"}
       many: {task: "quiz:many", limit: 300}
+    sandbox: {allow_code_execution: true}
 """
 
 
@@ -125,8 +128,8 @@ def test_an_environment_is_made_with_the_package_and_git_ignores_it(quiz: QuizEn
     class OfWheel(QuizRegistry):
         DISTRIBUTION = str(wheel)
 
-    made = make_environment(OfWheel, tmp_path, None)
-    assert made == Path(".environments/quiz/bin/python")
+    name, made = make_environment(OfWheel, tmp_path, None)
+    assert (name, made) == ("quiz", Path(".environments/quiz/bin/python"))
     assert (tmp_path / ".environments" / ".gitignore").read_text() == "*\n"
     assert QuizRegistry().within(tmp_path / made).benchmark("sums", tmp_path).description == "A quiz."
 
@@ -139,12 +142,53 @@ def test_what_stops_an_environment_is_named(tmp_path: Path, monkeypatch: pytest.
     class Absent(QuizRegistry):
         DISTRIBUTION = str(tmp_path / "absent-1-py3-none-any.whl")
 
-    with pytest.raises(RequirementError, match=r"needs Python 3\.99; .* --python path/to/python3\.99"):
+    with pytest.raises(RequirementError, match=r"needs Python 3\.99 or newer, .* on the PATH, .* --python path/to/python3\.99"):
         make_environment(Newer, tmp_path, None)
     with pytest.raises(RequirementError, match="does not start"):
         make_environment(Newer, tmp_path, tmp_path / "no-python")
     with pytest.raises(RequirementError, match="ended with status 1"):
         make_environment(Absent, tmp_path, None)
+
+
+def test_an_interpreter_that_is_new_enough_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Newer(QuizRegistry):
+        PYTHON = "3.98"
+
+    def write(folder: Path, name: str, version: str) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / name
+        file.write_text(f"#!/bin/sh\necho {version}\n")
+        file.chmod(0o755)
+        return file
+
+    pyenv = write(tmp_path / "pyenv" / "versions" / "3.98.1" / "bin", "python3", "3.98.1")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    write(tmp_path / "path", "python3.12", "3.12.1")  # older
+    assert interpreter(Newer) == str(pyenv)
+    on_path = write(tmp_path / "path", "python3.13", "3.99.0")
+    assert interpreter(Newer) == str(on_path)
+    assert interpreter(QuizRegistry) == sys.executable
+
+
+def test_a_task_names_the_environment_of_a_release(quiz: QuizEnvironment, tmp_path: Path) -> None:
+    config = """
+        environments: {"quiz==1": quiz-environment/bin/python}
+        models: {two: {backend: scripted, default: " 2"}}
+        evals:
+          sums: {task: "quiz==1:sums"}
+          other: {task: "quiz==2:sums"}
+    """
+    opened = project(tmp_path, config)
+    opened.check(["sums"], ["two"])
+    with pytest.raises(UsageError, match=r"names no environment 'quiz==2'.*environments add quiz==2` makes it"):
+        opened.check(["other"], ["two"])
+
+
+def test_a_metric_that_runs_programs_needs_permission(quiz: QuizEnvironment, tmp_path: Path) -> None:
+    opened = project(tmp_path)
+    assert [metric.NAME for metric in opened.task("many").METRICS if metric.EXECUTES_CODE] == ["right"]
+    assert not any(metric.EXECUTES_CODE for metric in opened.task("sums").METRICS)
 
 
 def test_the_own_interpreter_serves_where_the_package_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -83,6 +83,31 @@ def test_a_process_that_dies_is_an_error_of_the_machine_and_starts_again(quiz: Q
     assert sums.score_all("all", rows, answered(rows, "1"))[0]["right"] == 1.0  # type: ignore[index]
 
 
+def test_a_worker_asks_for_a_function_while_it_scores(quiz: QuizEnvironment) -> None:
+    sums = benchmark(quiz)
+    first, second, third = sums.score_all("all", read(sums), answered(read(sums), "ask moon", "ask nothing", "3"))
+    assert first == {"right": 1.0, "longest": {"text": "moonmoon"}}
+    assert isinstance(second, DataError)
+    assert "RefusedError: nothing cannot be doubled" in str(second)
+    assert third["right"] == 1.0  # type: ignore[index]
+
+
+def test_a_requirement_of_what_a_worker_asks_for_ends_the_call_and_the_process_starts_again(quiz: QuizEnvironment) -> None:
+    sums = benchmark(quiz)
+    rows = read(sums)
+    with pytest.raises(RequirementError, match="cannot double so much"):
+        sums.score_all("all", rows, answered(rows, "ask much"))
+    assert sums.score_all("all", rows, answered(rows, "1"))[0]["right"] == 1.0  # type: ignore[index]
+
+
+def test_garbage_of_a_process_is_an_error_of_the_machine_and_it_starts_again(quiz: QuizEnvironment) -> None:
+    sums = benchmark(quiz)
+    rows = read(sums)
+    with pytest.raises(MachineError, match=r"the process of quiz .* wrote 'no answer.*; expected an answer, one JSON object a line"):
+        sums.score_all("all", rows, answered(rows, "garbage"))
+    assert sums.score_all("all", rows, answered(rows, "1"))[0]["right"] == 1.0  # type: ignore[index]
+
+
 def test_the_error_of_a_process_that_does_not_start_has_its_last_lines(quiz: QuizEnvironment) -> None:
     (quiz.site_packages / "broken.pth").write_text(
         "import sys; sys.stderr.write('cannot go on\\n'); sys.stderr.flush(); import os; os._exit(3)\n"
@@ -175,6 +200,31 @@ def test_another_release_than_the_supported_one_is_refused(quiz: QuizEnvironment
 
     with pytest.raises(RequirementError, match=r"tasks of quiz need quizbook 2, and the environment .* has 1"):
         Pinned().within(quiz.python).benchmark("sums", Path())
+
+
+def test_any_release_from_the_oldest_supported_one_is_taken(quiz: QuizEnvironment) -> None:
+    class From1(QuizRegistry):
+        RELEASE = "2"
+        OLDEST = "0.9"
+
+    class From12(From1):
+        OLDEST = "1.2"
+
+    assert From1().within(quiz.python).benchmark("sums", Path()).description == "A quiz."
+    with pytest.raises(RequirementError, match=r"tasks of quiz need quizbook 1\.2 or newer, and the environment .* has 1"):
+        From12().within(quiz.python).benchmark("sums", Path())
+
+
+def test_a_file_of_a_user_is_read_by_the_package_and_again_after_it_changed(quiz: QuizEnvironment, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("quiz = [('7 + 1', '8')]\n")
+    first = QuizRegistry().within(quiz.python).benchmark("mine.py:quiz", tmp_path)
+    assert read(first).evaluated == [{"question": "7 + 1", "answer": "8"}]
+    file.write_text("quiz = [('8 + 1', '9')]\n")
+    changed = QuizRegistry().within(quiz.python).benchmark("mine.py:quiz", tmp_path)
+    assert read(changed).evaluated == [{"question": "8 + 1", "answer": "9"}]
+    with pytest.raises(TaskDefinitionError, match=f"there is no task file {tmp_path / 'yours.py'}"):
+        QuizRegistry().within(quiz.python).benchmark("yours.py:quiz", tmp_path)
 
 
 def test_an_unknown_name_is_an_error_of_the_task(quiz: QuizEnvironment) -> None:
