@@ -138,7 +138,7 @@ def test_a_smaller_margin_needs_more_samples(cli: Cli) -> None:
     (row,) = json.loads(cli("compare", "knows", "knows", "--eval", "capitals", "--margin", "0.05", "--format", "json").stdout)
     assert (row["verdict"], row["margin"]) == ("not worse (proven)", 0.05)
     assert row["margin_p_value"] < 0.01
-    assert "greater than or equal to 1e-06" in cli("compare", "knows", "knows", "--margin", "0").stderr
+    assert "greater than or equal to 0.000001" in cli("compare", "knows", "knows", "--margin", "0").stderr
 
 
 def test_the_level_of_a_gate_that_may_say_otherwise_is_named(cli: Cli, folder: Path) -> None:

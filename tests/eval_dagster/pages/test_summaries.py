@@ -106,6 +106,7 @@ def test_markdown_has_a_table_of_each_verdict() -> None:
         "p (Holm)": "&lt; 0.0001",
         "samples": "400",
         "flipped": "2",
+        "proof": "–",
         "what differs": "model, prompt",
     }
     assert [row[0] for row in rows if row != head] == ["capitals", "sums", "capitals"]
