@@ -1,4 +1,4 @@
-"""What `plan --detect` and `plan --budget` print: what a suite can see, and the samples that it takes to see more."""
+"""Prints what a suite can see, and the samples that it takes to see more: `plan --detect` and `plan --budget`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a night may cost."""
+    """The most that a night may cost."""
 
     amount: float
     """Seconds of workers, or US dollars."""
@@ -46,6 +46,8 @@ def print_samples(project: Project, suite: str, points: float, budget: Budget | 
         if row.reason is not None:
             errors.print(f"not planned: {row.eval} on {row.model}: {row.reason}", style="yellow", soft_wrap=True)
     if not known:
+        out.print(f"Nothing can be planned yet for {suite}: flips are measured between two states of a result.")
+        print_next((f"run --suite {suite}", "evaluates the suite once more, if something has changed"))
         return
     see = f"to see {points:g}"
     columns = ("eval", "model", "samples", "flips", "sees", see, "margin", "to prove", "proven", "minutes", "dollars", "note")

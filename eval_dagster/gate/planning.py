@@ -1,4 +1,4 @@
-"""What a suite can see, and how many samples it takes to see more, from its own history."""
+"""Plans samples: the falls that a suite can see, and the samples that it takes to see more, from its own history."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ _SMALLEST, _LARGEST = 0.001, 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """What one eval of a suite sees on one model. Null if it is not known."""
+    """The falls that one eval of a suite sees on one model. Null if it is not known."""
 
     eval: str
     model: str
@@ -90,7 +90,7 @@ class Planned:
 
 
 def plan_samples(project: Project, suite: str, fall: float) -> tuple[list[Planned], float]:
-    """What each eval of a suite sees on each model, and the samples that it takes to see a fall.
+    """Plan the samples that it takes to see a fall, for each eval and model of a suite.
 
     Flips are measured between successive states of a result with different scores. A change of the model, the prompt or the data counts
     too, so that they are an upper bound of the flips of quiet nights.

@@ -104,7 +104,7 @@ def describe(name: str) -> Described:
 
 
 def _definition(benchmark: Any) -> Any:
-    """What of a benchmark was written for it alone: the module of it describes it."""
+    """The part of a benchmark that was written for it alone: its module describes it."""
     kind = getattr(benchmark, "_kind", None)
     for part in (getattr(kind, "_reader", None), getattr(kind, "_build_prompt", None), kind, benchmark):
         if part is not None and not getattr(inspect.getmodule(part), "__name__", "eval_framework.").startswith(_ENGINE):

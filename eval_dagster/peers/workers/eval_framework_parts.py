@@ -31,7 +31,7 @@ class Loader:
         return self._load(name)
 
     def metadata(self) -> Mapping[str, str]:
-        """What the eval's own loader says."""
+        """The metadata that the eval's own loader has."""
         found: Mapping[str, str] = self._own.metadata()
         return found
 

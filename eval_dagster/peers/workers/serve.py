@@ -26,11 +26,11 @@ _BATCH = 200
 
 
 class AskedError(OSError):
-    """What was asked for failed. It is the machine's failure, and not the sample's."""
+    """The calling process failed at a request. It is the machine's failure, and not the sample's."""
 
 
 class RefusedError(ValueError):
-    """What was asked for cannot be done with these arguments."""
+    """The calling process refused a request, because it cannot be done with these arguments."""
 
 
 def ask(method: str, arguments: Mapping[str, object]) -> Any:
@@ -44,7 +44,7 @@ def ask(method: str, arguments: Mapping[str, object]) -> Any:
 
 
 class _Line:
-    """Where calls come from, and answers go to."""
+    """The queue of calls, and the stream for answers."""
 
     calls: queue.SimpleQueue[str]
     answers: TextIO

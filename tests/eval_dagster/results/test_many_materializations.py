@@ -49,9 +49,11 @@ def test_many_results_open_no_file_for_their_rows(lake: Lake, monkeypatch: pytes
         return whole(path, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(parquet_files, "read_table", read)
+    parquet_files._read_few_rows.cache_clear()
     expected = [point.metric_rows for point in history(lake, "capitals", "mine")]
     assert len(opened) == 4
     opened.clear()
+    parquet_files._read_few_rows.cache_clear()
     monkeypatch.setattr(materializations, "_MANY", 4)
     points = with_rows(history(lake, "capitals", "mine"))
     assert [point.metric_rows for point in points] == expected
@@ -63,6 +65,7 @@ def test_many_results_open_no_file_for_their_rows(lake: Lake, monkeypatch: pytes
     assert [point.metric_rows for point in again] == expected[:3] * 2
     assert opened == []
     monkeypatch.setattr(materializations, "_MANY", 5)
+    parquet_files._read_few_rows.cache_clear()
     assert [point.metric_rows for point in with_rows(history(lake, "capitals", "mine"))] == expected
     assert len(opened) == 4
 
