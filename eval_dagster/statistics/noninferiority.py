@@ -136,8 +136,8 @@ def mean_not_worse(evals: Sequence[Sequence[ResultPart]]) -> NotWorse:
     """Test the null hypothesis that several results, each divided by its margin, fell by half on average.
 
     With t the mean of the k results, z = (t + 1/2) / sqrt(variance + missing). Results of an eval, such as the results of several models,
-    share its questions, so their standard errors are added; evals are independent. `missing` is the largest variance that a fall of t by 1/2
-    has: if whole clusters of one eval fall, in all its results at once.
+    share its questions, so their standard errors are added; evals are independent. `missing` is the largest variance that a fall of t by
+    1/2 has: if whole clusters of one eval fall, in all its results at once.
 
     Args:
         evals: The results of each eval.
