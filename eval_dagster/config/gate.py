@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeGuard
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -31,11 +31,11 @@ def _margin(value: object) -> object:
     if isinstance(value, Mapping) and value and all(isinstance(name, str) and _is_above_zero(each) for name, each in value.items()):
         return {name: float(each) for name, each in value.items()}
     if _is_above_zero(value):
-        return float(value)  # type: ignore[arg-type]  # a number, by the check
+        return float(value)
     raise ValueError(f"expected {_MARGIN}")
 
 
-def _is_above_zero(value: object) -> bool:
+def _is_above_zero(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 

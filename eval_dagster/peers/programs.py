@@ -28,7 +28,7 @@ for command in {commands!r}:
     if ended.returncode:
         sys.exit(1)
 """
-"""The status of a whole program cannot be told from that of its end, so that another status than 0 is 1."""
+"""Runs commands until one fails. Then it ends with the status 1, whatever the status of the command was."""
 
 
 def run_program(

@@ -44,14 +44,14 @@ class Splits(dict[str, list[Any]]):
 
 
 class Generator(random.Random):
-    """The generator of an eval, whose first use is to put the rows in order. What it is told then is kept."""
+    """The random generator of an eval. The eval first uses it to shuffle its rows; `ordered` does that instead."""
 
     def __init__(self, seed: int, ordered: Callable[[Generator, list[Any]], None]) -> None:
         super().__init__(seed)
         self._ordered: Callable[[Generator, list[Any]], None] | None = ordered
 
     def shuffle(self, x: Any) -> None:
-        """Put a list in order; the first one as it was told."""
+        """Shuffle a list. `ordered` gets the first one."""
         if self._ordered is None:
             super().shuffle(x)
         else:

@@ -40,7 +40,7 @@ def test_flips_are_those_between_states(nights: Nights) -> None:
     assert left.to_prove is not None
     assert left.proves is not None
     assert (left.to_prove > 200) == (left.proves < 0.8)
-    assert planned(nights, fall=0.2)["left"].to_see < left.to_see  # type: ignore[operator]
+    assert planned(nights, fall=0.2)["left"].to_see < left.to_see
     assert "one state so far" in str(rows["right"].reason), "the other eval has not changed"
 
 
@@ -58,10 +58,10 @@ def test_the_table_says_what_is_not_planned(nights: Nights, capsys: pytest.Captu
 def test_limits_use_the_budget_for_the_smallest_fall() -> None:
     shared = {"model": "m", "metric": "accuracy", "samples": 500, "width": 1.0, "seconds": 0.1}
     rows = [
-        Planned(eval="quiet", flips=0.01, **shared),  # type: ignore[arg-type]
-        Planned(eval="loud", flips=0.1, **shared),  # type: ignore[arg-type]
-        Planned(eval="free", flips=0.1, **(shared | {"seconds": None})),  # type: ignore[arg-type]
-        Planned(eval="unknown", **shared),  # type: ignore[arg-type]
+        Planned(eval="quiet", flips=0.01, **shared),
+        Planned(eval="loud", flips=0.1, **shared),
+        Planned(eval="free", flips=0.1, **(shared | {"seconds": None})),
+        Planned(eval="unknown", **shared),
     ]
     found = limits_within(rows, level=0.003, budget=600, unit="seconds")
     assert found is not None
@@ -72,7 +72,7 @@ def test_limits_use_the_budget_for_the_smallest_fall() -> None:
     more = limits_within(rows, level=0.003, budget=6000, unit="seconds")
     assert more is not None
     assert more[0] < fall
-    few = Planned(eval="few", flips=0.1, most=180, **shared)  # type: ignore[arg-type]
+    few = Planned(eval="few", flips=0.1, most=180, **shared)
     beside = limits_within([*rows, few], level=0.003, budget=600, unit="seconds")
     assert beside is not None
     assert beside[1]["few"] == 180
@@ -85,7 +85,7 @@ def test_limits_use_the_budget_for_the_smallest_fall() -> None:
     ("text", "amount", "unit"), [("20min", 1200, "seconds"), ("1.5 h", 5400, "seconds"), ("90s", 90, "seconds"), ("5usd", 5, "cost")]
 )
 def test_budgets(text: str, amount: float, unit: str) -> None:
-    assert parse_budget(text) == Budget(amount=amount, unit=unit, text=text)  # type: ignore[arg-type]
+    assert parse_budget(text) == Budget(amount=amount, unit=unit, text=text)
 
 
 @pytest.mark.parametrize("text", ["5", "min", "0usd", "20 days", "-1h"])
