@@ -60,8 +60,8 @@ class Cell:
     state: State
     causes: Sequence[str] = ()
     """Why it is stale: `data`, `prompt`, `limit`, `settings` (of the eval), `model settings`, `model`, `metric`, `code`, `errors` (which
-    may not recur), `findings` (this release has new checks), `MLflow` (which lacks the result); a stage whose result was made since, such
-    as `answers`; or `unknown`.
+    may not recur), `samples` (which an early stop left out), `findings` (this release has new checks), `MLflow` (which lacks the result); a
+    stage whose result was made since, such as `answers`; or `unknown`.
     """
     detail: str = ""
     """Why it is broken or unknown, or how the new result differs."""
@@ -111,7 +111,9 @@ class PartitionState:
         return not any(cell.state in ("cannot tell", "broken", "not reached") for cell in self.cells.values())
 
 
-def partition_states(project: Project, evals: Sequence[str], models: Sequence[str], *, fetches: bool = False) -> Iterator[PartitionState]:
+def partition_states(
+    project: Project, evals: Sequence[str], models: Sequence[str], *, fetches: bool = False, suite: str | None = None
+) -> Iterator[PartitionState]:
     """Predict what a run of some evals and models would make.
 
     A broken eval or model has its reason in its cells, and does not affect the others.
@@ -121,6 +123,7 @@ def partition_states(project: Project, evals: Sequence[str], models: Sequence[st
         evals: Names of evals.
         models: Names of models.
         fetches: Whether a dataset may be fetched. Otherwise a stage that needs a remote dataset is `cannot tell`.
+        suite: The suite of the run. Answers that its gate stopped early are then enough.
 
     Raises:
         LakeUnreachableError: The object store of the lake does not answer.
@@ -130,7 +133,7 @@ def partition_states(project: Project, evals: Sequence[str], models: Sequence[st
     for model in models:
         looked = _Model(project=looking, name=model)
         for name in evals:
-            yield _Look(rows=rows[name], model=looked).state()
+            yield _Look(rows=rows[name], model=looked, suite=suite).state()
 
 
 class _Stop(Exception):  # noqa: N818 - it says where a look ends, and is not an error
@@ -281,7 +284,9 @@ def _scaled(past: Sequence[tuple[float, int]], requests: int) -> float | None:
 class _Look:
     """Examines an eval and a model, stage by stage."""
 
-    def __init__(self, *, rows: _Rows, model: _Model) -> None:
+    def __init__(self, *, rows: _Rows, model: _Model, suite: str | None) -> None:
+        is_stopped = suite is not None and rows.project.suite(suite).gate.stop == "early"
+        self._suite = suite if is_stopped else None
         self._rows = rows
         self._model = model
         self._partition = Partition(project=rows.project, eval_name=rows.eval_name, model=model.name, run_id="")
@@ -375,7 +380,7 @@ class _Look:
     def _outputs(self) -> Cell:
         if (problem := self._model.problem) is not None:
             raise problem
-        plan = plan_outputs(self._partition, self._asked, self._model.version)
+        plan = plan_outputs(self._partition, self._asked, self._model.version, suite=self._suite)
         self._output_plan, self._output_version = plan, None if plan.fresh is None else plan.fresh.info.version
         if plan.fresh is None:
             cached = cached_answers(self._partition, self._rendered[0], self._model.version)

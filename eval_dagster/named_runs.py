@@ -16,7 +16,7 @@ from eval_dagster.tracking.tracker import LoggedRun
 
 _PREFIX = 8
 """Characters of a run's id in the names of its files."""
-_MERGED = ("attempts", "notices", "endpoint_states", "checkpoints", "human_labels")
+_MERGED = ("attempts", "notices", "endpoint_states", "checkpoints", "human_labels", "night_plans")
 """Tables of events: no result is made of them."""
 
 

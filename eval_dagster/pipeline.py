@@ -23,6 +23,7 @@ from eval_dagster.progress.memory import memory_limited
 from eval_dagster.progress.reporting import Reporter, tell_making, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.inference import KeptModel, is_looked_at
+from eval_dagster.stages.looks import Stopping
 from eval_dagster.stages.metrics import materialize_metrics
 from eval_dagster.stages.outputs import materialize_outputs
 from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
@@ -54,6 +55,7 @@ class _ModelRun:
     run_id: str
     reporter: Reporter
     kept: KeptModel
+    stopping: Stopping | None = None
 
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:
@@ -77,13 +79,19 @@ def _snapshots(project: Project, evals: Sequence[str], run_id: str, reporter: Re
 
 
 def evaluate(
-    project: Project, partitions: Iterable[tuple[str, str]], *, stages: Collection[str], run_id: str, reporter: Reporter
+    project: Project,
+    partitions: Iterable[tuple[str, str]],
+    *,
+    stages: Collection[str],
+    run_id: str,
+    reporter: Reporter,
+    stopping: Stopping | None = None,
 ) -> Iterator[Outcome]:
     """Take (eval, model) partitions through the chosen stages, in the order of the data flow.
 
     A stage needs the current results of earlier stages. If they are missing or old, they are made first, chosen or not, and their outcomes
     are also returned. A partition that fails at one stage skips the later ones; the others continue. The catalog is published after each
-    model, unless that has taken much of the time so far, and at the end.
+    model, unless that has taken much of the time so far, and at the end. `stopping` is the gate that may stop evals early.
     """
     project.lake.answers.begin()
     by_model: dict[str, list[str]] = defaultdict(list)
@@ -101,7 +109,7 @@ def evaluate(
     with _Publishing(project.lake) as publishing:
         for model, names in by_model.items():
             outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
-            run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
+            run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept, stopping=stopping)
             checkpoint = project.known_checkpoints.get(model)
             if checkpoint is not None:
                 checkpoint = replace(checkpoint, seen=remembered(project.lake.answers).get(model))
@@ -269,7 +277,7 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
     pending = list(evals)
     try:
         with doing("model_outputs", evals, run.model):
-            for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter, run.kept):
+            for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter, run.kept, run.stopping):
                 pending.remove(outcome.eval_name)
                 yield outcome
     except LakeUnreachableError:

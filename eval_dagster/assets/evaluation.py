@@ -28,6 +28,7 @@ from eval_dagster.dagster_internals.definitions import (
     RUN_KEY_TAG,
     RawMetadataValue,
 )
+from eval_dagster.gate.early_stop import EarlyStop
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import catalog_path
@@ -148,7 +149,7 @@ def evaluate_choice(
     add_partitions(context.instance, project)
     plan = Planned(context, Names.of(project), {(stage, partition) for stage in STAGE_ASSETS for partition in planned})
     with tell_making(plan):
-        yield from _evaluate(context, project, partitions, STAGE_ASSETS, plan)
+        yield from _evaluate(context, project, partitions, STAGE_ASSETS, plan, EarlyStop.of(project, suite, context.run.run_id))
 
 
 def _evaluate(
@@ -157,11 +158,13 @@ def _evaluate(
     partitions: Collection[tuple[str, str]],
     stages: Collection[str],
     planned: Planned | None = None,
+    stopping: EarlyStop | None = None,
 ) -> Iterator[StepEvent]:
     removed = removed_failures(project, list(partitions), next(stage for stage in STAGE_ASSETS if stage in stages))
     gone = {(each.eval_name, each.model) for each in removed}
     known = [each for each in partitions if each not in gone]
-    made = pipeline.evaluate(project, known, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context)) if known else ()
+    run_id, reporter = context.run.run_id, reporter_for(context)
+    made = pipeline.evaluate(project, known, stages=stages, run_id=run_id, reporter=reporter, stopping=stopping) if known else ()
     outcomes = looked_at(context.instance, project, chain(removed, made))
     with at_work(context, project.home), library_log(context.log):
         read_assets(context, project, list(dict.fromkeys(name for name, _ in known)))

@@ -69,7 +69,7 @@ def standings(lake: Lake) -> list[Standing]:
         select
             eval, rank, model, board.metric, value, stderr, ci_low, ci_high, n, n_errors, differs, newer_attempt, mixed_answers, findings,
             n_cut_off, n_empty, n_unparsed, n_refused, n_repeated, n_shortened, n_completed, value_completed, value_lowest, value_highest,
-            spread, exceeds_models, best_difference
+            n_not_asked, spread, exceeds_models, best_difference
         from leaderboard_all as board
         left join prompt_sensitivity using (eval, model)
         order by eval, rank nulls last, model

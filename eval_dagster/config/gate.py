@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeGuard
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from eval_dagster.config.values import Number, Section, Switch
+from eval_dagster.config.values import Integer, Number, Section, Switch
 
 
 def _require(value: object) -> object:
@@ -87,6 +87,12 @@ class GateConfig(Section):
     require_proof: Switch = False
     """Whether a suite fails in which nothing is red, but a critical eval, or the mean of the others, is not proven. First results and
     accepted gaps need no proof."""
+    stop: Literal["early", "never"] = "never"
+    """`early`: samples are asked in growing parts, and an eval stops when it is proven not to be worse, or found worse. When one is found
+    worse, the other evals of its model stop too. What was not asked is shown, and a run without the suite asks it."""
+    full_every: Integer = Field(default=7, ge=1)
+    """With `stop: early`, every such result of an eval and a model is asked in full, whatever its looks say. Full results alone are
+    baselines."""
     severity: Literal["error", "warn"] = "error"
     """Whether a suite that regressed, is incomplete or lacks a required proof fails the gate, or is only reported."""
     confirm: Switch = True

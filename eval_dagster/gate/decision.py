@@ -63,7 +63,7 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
         if row.verdict is Verdict.NO_CHANGE_SEEN and row.is_proven:
             row = replace(row, verdict=Verdict.NOT_WORSE)
         is_judged = each.is_start or row.verdict in SOUND
-        rows.append(replace(row, is_passed=is_judged and not (row.is_red or row.is_refuted or row.is_gap)))
+        rows.append(replace(row, is_passed=is_judged and not (row.is_red or row.is_refuted or row.is_gap or row.n_not_asked)))
     return rows
 
 

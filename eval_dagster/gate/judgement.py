@@ -17,7 +17,7 @@ from eval_dagster.gate.proof import supporting_p_value
 from eval_dagster.gate.records import NO_RESULT, GateResult, minute
 from eval_dagster.gate.results import find_looks, known_looks
 from eval_dagster.gate.scored_again import Rescorer
-from eval_dagster.gate.standings import Baseline, Standings, level_of
+from eval_dagster.gate.standings import Baseline, Standings, night_level
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.project import Project
@@ -124,10 +124,8 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     known = known_looks(project.lake, suite)
     attempts = Attempts(read_attempts(project.lake, since=since), since=since)
     judged_at = datetime.fromisoformat(project.lake.next_time("regressions", suite))
-    standings, rescorer, level = Standings(project.lake, suite), Rescorer(project), settings.gate.alpha
-    if baseline.last_passed:
-        tested_at = standings.tested(judged_at)[0]
-        level = level_of(level, tested_at=tested_at, now=judged_at, cron=settings.cron, timezone=settings.timezone)
+    standings, rescorer = Standings(project.lake, suite), Rescorer(project)
+    level = night_level(settings, standings, baseline, judged_at)
     findings: list[Finding] = []
     looks: list[Look] = []
     warnings: list[str] = []

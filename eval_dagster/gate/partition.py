@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from eval_dagster.config.gate import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.decision import Finding
+from eval_dagster.gate.looks import AskedPart, LookedAt, looked_at, plan_for
 from eval_dagster.gate.proof import Proof, default_margin
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
@@ -35,6 +36,8 @@ from eval_dagster.results.materializations import (
     with_rows,
 )
 from eval_dagster.results.paired_scores import PairedScores
+from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON
+from eval_dagster.statistics.noninferiority import LEVEL
 from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
 
@@ -320,7 +323,11 @@ class Partition:
         self._require_few_refused(baseline, metric)
         if metric not in overall(baseline):
             return self._with_past(self._start(NEW_METRIC, metric, current, before), metric, current, None, None)
+        looked, n_not_asked = self._looked(metric, current, before, baseline), int(current.metrics.info.counts.get(NOT_ASKED, 0))
+        baseline = AskedPart.like(baseline, current)
         found = compare_metric(current, baseline, metric, self._metrics, alpha=self.level)
+        if found is not None and looked is not None:
+            found = looked.on(found)
         if found is None:
             return self._gap(f"the code of {metric} is gone, which is needed to compare it", metric, current, before)
         asked, asked_before = asked_samples(current, metric)[0], asked_samples(baseline, metric)[0]
@@ -345,7 +352,10 @@ class Partition:
             n_gone=len(asked_before - asked),
             noise_floor=None if noise is None else noise.difference,
             higher_is_better=is_better,
-            cause=", ".join(causes(current, before, metric)),
+            cause=", ".join(causes(current, AskedPart.like(before, current), metric)),
+            n_not_asked=n_not_asked or None,
+            look=looked.look if looked is not None and n_not_asked else None,
+            stop_reason=current.metrics.info.inputs.get(STOP_REASON),
             **{name: getattr(found, name) for name in _COMPARED},
         )
         of_name = next((each for each in self._metrics if metric.partition("/")[0] == each.NAME), None)
@@ -360,24 +370,80 @@ class Partition:
         if anchor is not None and since_anchor is not None:
             row = replace(row, anchor=anchor.name(), anchor_value=since_anchor.value_b)
             row = replace(row, drift=since_anchor.difference, drift_p_value=since_anchor.p_value)
-        drift = None if since_anchor is None else replace(case, comparison=since_anchor)
+        # A test against the anchor is not repeated at looks, so a part of the samples has none.
+        drift = None if since_anchor is None or n_not_asked else replace(case, comparison=since_anchor)
+        is_looked = looked is not None and looked.plan.margin is not None
         own = self.gate.margin.get(self.eval_name) if isinstance(self.gate.margin, dict) else self.gate.margin
         compared = [(baseline, found)] + ([(anchor, since_anchor)] if anchor is not None and since_anchor is not None else [])
         anchor_at = self._standing(metric).anchor_at
         is_anchored = anchor_at in (None, current.materialized_at) or (anchor is not None and anchor.materialized_at == anchor_at)
+        problem = None if is_anchored or anchor_at is None else f"the anchor of {minute(anchor_at)} cannot be read or compared"
+        if n_not_asked and not is_looked:
+            problem = "it was stopped before it could be proven"
+        if is_looked and looked is not None:
+            own = looked.plan.margin
+        n_samples, is_share = len(asked) + n_not_asked, of_name is not None and of_name.IS_PROPORTION
         proof = Proof(
-            problem=None if is_anchored or anchor_at is None else f"the anchor of {minute(anchor_at)} cannot be read or compared",
-            margin=default_margin(found, is_share=of_name is not None and of_name.IS_PROPORTION, n_samples=len(asked))
-            if own is None
-            else own,
+            problem=problem,
+            margin=default_margin(found, is_share=is_share, n_samples=n_samples) if own is None else own,
             higher_is_better=is_better,
             comparisons=tuple(comparison for _, comparison in compared),
             n_lost=tuple(n_lost(current, point, metric) for point, _ in compared),
         )
-        row = proof.on(row)
+        row = replace(proof.on(row), margin_level=looked.proof_level if is_looked and looked is not None else LEVEL)
         changes = list(changed_samples(current, baseline, metric))
         finding = Finding(row=row, step=case, drift=drift, proof=proof, is_to_confirm=self.gate.confirm, too_few=too_few, changes=changes)
         return self._with_past(finding, metric, current, baseline, anchor)
+
+    def states(self, metric: str) -> tuple[Materialization | None, Materialization | None, datetime | None]:
+        """The states that the next result of a metric is compared with: the baseline, and the anchor with its time.
+
+        The baseline is None if it depends on the next result, or if there is none. The anchor is None if it is the baseline, which has no
+        time then either, or if it cannot be read. Raises `LakeError` if the baseline cannot be read.
+        """
+        standing = self._standing(metric)
+        if self.baseline.previous or (self.baseline.last_passed and standing.baseline_at is None):
+            return None, None, None
+        before = self._before(metric)[0]
+        anchor_at = self._other_anchor(metric, before)
+        if before is None or anchor_at is None:
+            return before, None, None
+        with suppress(EvalDagsterError):
+            return before, self.rescorer.readable(self.eval_name, self.model, anchor_at), anchor_at
+        return before, None, anchor_at
+
+    def is_held(self, metric: str) -> bool:
+        """Whether a metric is red."""
+        return self._standing(metric).red is not None
+
+    def _other_anchor(self, metric: str, before: Materialization | None) -> datetime | None:
+        """The time of the anchor, unless it is the baseline."""
+        anchor_at = self._standing(metric).anchor_at if self.baseline.last_passed else None
+        return None if before is None or anchor_at == before.materialized_at else anchor_at
+
+    def _looked(self, metric: str, current: Materialization, before: Materialization, baseline: Materialization) -> LookedAt | None:
+        """What the looks at a result say. None if all of it was asked at once.
+
+        `baseline` is `before`, scored by the metric of the result. Raises `LakeError` if a part was asked, and no plan for these states is
+        known.
+        """
+        missing = int(current.metrics.info.counts.get(NOT_ASKED, 0))
+        if not missing and self.gate.stop != "early":
+            return None
+        lake, rises = self.project.lake, bool(overall(current)[metric]["higher_is_better"])
+        plan = plan_for(lake, self.suite, current, before.materialized_at, self._other_anchor(metric, before))
+        if plan is not None and plan.reason is None and plan.metric == metric:
+            try:
+                return looked_at(plan, current, baseline, metric, higher_is_better=rises)
+            except ValueError as error:
+                if missing:
+                    raise LakeError(f"its looks cannot be repeated: {error}") from error
+        if missing:
+            raise LakeError(
+                f"{missing} of its samples were not asked, because a gate stopped it early by another plan; ask them: "
+                f"eval-dagster run --eval {self.eval_name} --model {self.model}"
+            )
+        return None
 
     def _require_few_refused(self, baseline: Materialization, metric: str) -> None:
         refused = baseline.refused(metric) if isinstance(baseline, ScoredAgain) else []

@@ -163,6 +163,14 @@ def _planned(project: Project, suite: str, eval_name: str, model: str, *, fall: 
     )
 
 
+def flips_of(points: Sequence[Materialization], metric: str, project: Project, eval_name: str, level: float) -> float | None:
+    """The share of the samples that flip between successive states with different scores. None if no two such states are known."""
+    known = [point for point in with_rows(points) if point.has_scores]
+    found = [each for each in _compared(known, metric, project, eval_name, level) if each.n_common] if known else []
+    n = sum(each.n_common for each in found)
+    return sum((each.n_higher or 0) + (each.n_lower or 0) for each in found) / n if n else None
+
+
 def limits_within(
     rows: Sequence[Planned], *, level: float, budget: float, unit: Literal["seconds", "cost"]
 ) -> tuple[float, dict[str, int]] | None:

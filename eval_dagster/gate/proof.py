@@ -80,7 +80,7 @@ def is_proven(row: Regression) -> bool | None:
     if row.verdict not in COMPARED or row.difference is None:
         return None
     is_sound = row.verdict in SOUND and not row.is_refuted and not row.is_partial
-    return is_sound and row.margin_p_value is not None and row.margin_p_value <= LEVEL
+    return is_sound and row.margin_p_value is not None and row.margin_p_value <= (row.margin_level or LEVEL)
 
 
 def supporting_p_value(proofs: Mapping[str, Sequence[Proof]]) -> float | None:

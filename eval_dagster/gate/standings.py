@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from croniter import croniter
 
+from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import minute
@@ -108,6 +109,14 @@ def level_of(alpha: float, *, tested_at: datetime | None, now: datetime, cron: s
         shortest = min(1.0, float((second - first).total_seconds()) / _DAY_S)
     days = LONGEST if tested_at is None else (now - tested_at).total_seconds() / _DAY_S
     return 2 * alpha * min(max(days, shortest), LONGEST) / _MONTH
+
+
+def night_level(settings: SuiteConfig, standings: "Standings", baseline: Baseline, now: datetime) -> float:
+    """The two-sided level of significance of a suite's judgement now."""
+    if not baseline.last_passed:
+        return settings.gate.alpha
+    tested_at = standings.tested(now)[0]
+    return level_of(settings.gate.alpha, tested_at=tested_at, now=now, cron=settings.cron, timezone=settings.timezone)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +306,7 @@ class Standings:
 
 def _passes(row: Regression) -> bool:
     """Whether later results are compared with a state. In earlier judgements, one metric kept all others from passing."""
-    return row.is_passed or (row.verdict in SOUND and not row.is_refuted)
+    return row.is_passed or (row.verdict in SOUND and not row.is_refuted and not row.n_not_asked)
 
 
 def _overlap(one: Acceptance, other: Acceptance | Regression) -> bool:

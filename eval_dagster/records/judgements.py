@@ -172,6 +172,16 @@ class Regression:
     """
     reason: str | None = None
     """Why the result was not judged, what it drifted from, or why it is still worse."""
+    n_not_asked: int | None = None
+    """Samples that were not asked, because the gate stopped the eval early. Null if all were. Such a state is never a baseline."""
+    look: int | None = None
+    """The look at which it was stopped, from 1; `night_plans` has all looks. The p-value, the level of the proof and the interval are those
+    of a test that is repeated at looks. Null if it was not stopped.
+    """
+    stop_reason: str | None = None
+    """Why it was stopped. Null if it was not."""
+    margin_level: float | None = None
+    """The level at which `margin_p_value` is a proof: 0.05, or the part that is due at a look. Null in rows of earlier releases."""
     materialized_at: datetime | None = None
     baseline_materialized_at: datetime | None = None
     """Time of the baseline's materialization."""
@@ -188,6 +198,7 @@ class Regression:
         return (
             *([f"metric: {metric}, model: {model}"] if is_other else []),
             *([f"samples: {' and '.join(moved)}"] if moved else []),
+            *([f"stopped early, {self.n_not_asked:,} samples not asked: {self.stop_reason}"] if self.n_not_asked else []),
         )
 
     @property
@@ -319,6 +330,40 @@ class Look:
     """Whether the score left its band here and a new segment starts."""
     cause: str | None
     """The differences from the result before it, as in `regressions`. Null if nothing changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightPlan:
+    """How an eval and a model are asked in a night of a suite that may stop early. It is fixed before the first answer."""
+
+    suite: str
+    eval: str
+    model: str
+    run_id: str
+    planned_at: datetime
+    """Time of the plan."""
+    prompt_version: str
+    """Version of the prompts that are asked."""
+    model_version: str
+    """Version of the model that is asked."""
+    reason: str | None = None
+    """Why all samples are asked. Null if the gate may stop it early."""
+    metric: str | None = None
+    """The metric by which it may stop. Null if all samples are asked, as are the columns that follow."""
+    baseline_materialized_at: datetime | None = None
+    """Time of the baseline's materialization."""
+    anchor_materialized_at: datetime | None = None
+    """Time of the anchor's materialization. Null if it is the baseline."""
+    looks: tuple[int, ...] = ()
+    """Samples that are asked up to each look. The last number is all of them."""
+    margin: float | None = None
+    """The fall that a proof refutes. Null if only a fall stops the eval, since others have to be proven in its place."""
+    fall_level: float | None = None
+    """One-sided level of the test for a fall, over all looks."""
+    proof_power: float | None = None
+    """The level of the proof is spent with this power of the share of samples that are known."""
+    flips: float | None = None
+    """Share of the samples that flipped between earlier states. Null if it is not known."""
 
 
 def _figure(value: float | None) -> str:

@@ -95,6 +95,7 @@ class AnswerFigures(TypedDict):
     value_completed: float | None
     value_lowest: float | None
     value_highest: float | None
+    n_not_asked: int | None
 
 
 _COUNTS: Mapping[str, str] = {
@@ -112,6 +113,8 @@ def answer_words(row: AnswerFigures) -> str:
     Parts below 1 % are left out. For instance `0.956 of 63 % that completed · between 0.600 and 0.970 · 10 % empty`.
     """
     total, words = row["n"] + row["n_errors"], list[str]()
+    if row["n_not_asked"]:
+        words.append(f"stopped early: {total:,} of {total + row['n_not_asked']:,} samples asked")
     if row["n_cut_off"] and row["n_cut_off"] >= _SHOWN * total:
         known = f"{number(row['value_completed'])} of " if row["value_completed"] is not None else ""
         words.append(f"{known}{_percent(total - row['n_cut_off'], total)} that completed")

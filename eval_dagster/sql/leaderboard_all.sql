@@ -128,6 +128,7 @@ select
     case when found.eval is not null then coalesce(found.checks, []) end as findings,
     newer_attempts.newer_attempt,
     mixed_answers,
+    n_not_asked,
     is_configured
 from compared
 left join found

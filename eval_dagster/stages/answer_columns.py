@@ -4,7 +4,7 @@ import json
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,9 @@ class Answers(_Responses):
         return sorted(first, key=first.__getitem__)
 
 
-def read_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, scored: Path, scores: Scores) -> Answers:
+def read_answers(
+    task: type[BaseTask[Any]], prompts: Path, outputs: Path, scored: Path, scores: Scores, *, is_partial: bool = False
+) -> Answers:
     """Look at each answer of an eval.
 
     Args:
@@ -133,11 +135,14 @@ def read_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, scored
         outputs: The file of its responses.
         scored: The file of its scores.
         scores: All rows of that file.
+        is_partial: Whether prompts may lack a response, because they were not asked. They are left out.
 
     Raises:
         LakeError: A file is damaged, or a prompt has no answer.
     """
-    sample_ids, known = read_table(prompts, ["sample_id"])["sample_id"], pa.chunked_array([scores.samples.texts])
+    asked = read_table(outputs, ["sample_id"])["sample_id"].combine_chunks() if is_partial else None
+    sample_ids = pa.chunked_array([batch["sample_id"] for batch in _asked(prompts, ["sample_id"], asked)], pa.string())
+    known = pa.chunked_array([scores.samples.texts])
     sample_ids = known if sample_ids.equals(known) else sample_ids  # usually each sample has a score; held once
     place, count = _places(sample_ids, outputs)
     samples = numbers(pc.index_in(sample_ids, value_set=scores.samples.texts).combine_chunks(), NONE)
@@ -151,7 +156,7 @@ def read_answers(task: type[BaseTask[Any]], prompts: Path, outputs: Path, scored
     responses = columns.whole()
     if len(place) != count or (place != np.arange(count)).any():
         responses = _reordered(responses, place)
-    answers = _with_prompts(prompts, sample_ids, samples, responses)
+    answers = _with_prompts(_asked(prompts, _PROMPT, asked), sample_ids, samples, responses)
     pa.default_memory_pool().release_unused()  # the columns of the files were there too
     return answers
 
@@ -334,7 +339,13 @@ def _reordered(responses: _Responses, places: Codes) -> _Responses:
 # ---- prompts
 
 
-def _with_prompts(prompts: Path, sample_ids: pa.ChunkedArray, samples: Codes, responses: _Responses) -> Answers:
+def _asked(prompts: Path, columns: Sequence[str], asked: pa.Array | None) -> Iterator[pa.RecordBatch]:
+    """The prompts that were asked; all if `asked` is None."""
+    for batch in iter_batches(prompts, columns):
+        yield batch if asked is None else batch.filter(pc.is_in(batch["sample_id"], value_set=asked))
+
+
+def _with_prompts(prompts: Iterator[pa.RecordBatch], sample_ids: pa.ChunkedArray, samples: Codes, responses: _Responses) -> Answers:
     """Responses in the order of their prompts, with the prompts and their gold answers."""
     texts: dict[str, list[pa.Array]] = {"source_id": [], "sample_name": []}
     expects_text, has_choices = np.zeros(len(samples), dtype=np.bool_), np.zeros(len(samples), dtype=np.bool_)
@@ -342,7 +353,7 @@ def _with_prompts(prompts: Path, sample_ids: pa.ChunkedArray, samples: Codes, re
     gold_letters, counts = np.full(len(samples), NONE, dtype=np.int32), np.zeros(len(samples), dtype=np.int32)
     positions, start = [np.empty(0, dtype=np.int32)], 0
     has_text = ~np.isnan(responses.cut_off)
-    for batch in iter_batches(prompts, _PROMPT):
+    for batch in prompts:
         own = slice(start, start + len(batch))
         for name, chunks in texts.items():
             chunks.append(column_in(batch, name, pa.string()))

@@ -31,7 +31,7 @@ from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_fi
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult
 from eval_dagster.stages.score_columns import NONE, Scores, column_in, first_order, flags, numbers, read_scores
-from eval_dagster.stages.scores import headline, metric_versions
+from eval_dagster.stages.scores import headline, metric_versions, not_asked
 from eval_dagster.tasks.variants import DEFAULT
 from eval_dagster.texts.figures import interval
 from eval_dagster.tracking.tracked_result import TrackedResult
@@ -240,7 +240,7 @@ def _computed(
     task = partition.task
     scored = read_scores(scores.path)
     rows = metric_rows(task, scored)
-    answers = read_answers(task, prompts.path, outputs.path, scores.path, scored)
+    answers = read_answers(task, prompts.path, outputs.path, scores.path, scored, is_partial=bool(not_asked(outputs)))
     variants = variants_columns(task, scored, rows)
     rows = with_answer_figures(task, rows, scored, answers)
     of_answers = answer_findings(task, rows, scored, answers, earlier, _states(partition, scores))
@@ -331,6 +331,7 @@ def _write(
         "samples_version": samples_version,
         "questions_version": questions_version,
         "mixed_answers": mixed_words(scores.info.counts),
+        "n_not_asked": next(map(int, not_asked(scores).values()), None),
     }
     info = FileInfo(
         fingerprint=plan.fingerprint,
@@ -342,6 +343,7 @@ def _write(
             "metrics": len(rows),
             **{name: scores.info.counts[name] for name in ("samples", "errors")},
             **stored_mixed_counts(scores.info.counts),
+            **not_asked(scores),
             **spread,
         },
         made_of=plan.made_of,

@@ -26,6 +26,7 @@ from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse
 from eval_dagster.stages.answer_counts import Costs, Mixed, Seconds, mixed_words
 from eval_dagster.stages.inference import AskedModel, Asker, KeptModel, ModelRun, look_at
+from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON, STOPPED_BY, Looks, Stopping
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageFailure, StageResult
 from eval_dagster.stages.shared_texts import joined, shared_texts
 from eval_dagster.stages.stage_table import StageTable
@@ -65,19 +66,30 @@ class _Asking:
     rows: StageTable
     """The rows of `responses` so far."""
     counts: "_Counts"
+    looks: Looks | None = None
+    """The looks at which it may be stopped."""
+    not_asked: int = 0
+    """Prompts that an early stop left out."""
+    stop_reason: str = ""
 
     @property
     def left(self) -> int:
-        """Prompts without an answer."""
-        return int(self.prompts.info.counts["prompts"]) - self.counts.requests
+        """Prompts without an answer that are to be asked."""
+        return int(self.prompts.info.counts["prompts"]) - self.counts.requests - self.not_asked
 
 
 def materialize_outputs(
-    project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter, kept: KeptModel | None = None
+    project: Project,
+    model: str,
+    evals: Sequence[str],
+    run_id: str,
+    reporter: Reporter,
+    kept: KeptModel | None = None,
+    stopping: Stopping | None = None,
 ) -> Iterator[StageResult | StageFailure]:
     """Make the responses of a model to several evals current. The model is loaded once, or not at all if nothing is missing.
 
-    `kept` keeps it for the next model of the run, which may share its resources.
+    `kept` keeps it for the next model of the run, which may share its resources. `stopping` may stop evals before all is asked.
 
     An eval alone fails if its prompts are missing, or if a response is neither in the cache nor given by the model.
     """
@@ -88,7 +100,7 @@ def materialize_outputs(
         partition = Partition(project=project, eval_name=eval_name, model=model, run_id=run_id)
         try:
             prompts = partition.require("rendered_prompts")
-            plan = plan_outputs(partition, AskedPrompts.of(prompts), asked.version)
+            plan = plan_outputs(partition, AskedPrompts.of(prompts), asked.version, suite=None if stopping is None else stopping.suite)
             current = None if plan.fresh is None else _result(partition, plan.fresh, cached=True)
             death = None
             if current is None:
@@ -106,7 +118,8 @@ def materialize_outputs(
         else:
             has_price = getattr(project.model(model), "price", None) is not None
             rows, counts = partition.table(_STAGE, _CONTENT), _Counts(has_price=has_price)
-            plans.append(_Asking(partition=partition, prompts=prompts, plan=plan, rows=rows, counts=counts))
+            looks = None if stopping is None else stopping.looks_at(partition, prompts)
+            plans.append(_Asking(partition=partition, prompts=prompts, plan=plan, rows=rows, counts=counts, looks=looks))
     if not plans:
         return
     run = _ask_all(asked, plans, look, reporter)
@@ -133,7 +146,8 @@ def materialize_outputs(
             message = f"its answers are of {mixed}, and `mixed_answers: error` is set. {cure}"
             yield replace(failure, message="; ".join((message, *warnings)))
         else:
-            file = _write(each, run, asked.version, merge_failures=int(bool(problem)))
+            suite = stopping.suite if stopping is not None and each.not_asked else None
+            file = _write(each, run, asked.version, merge_failures=int(bool(problem)), suite=suite)
             yield _result(each.partition, file, cached=False, warnings=warnings)
 
 
@@ -143,25 +157,21 @@ def _ask_all(asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: 
     If a part cannot be read, or takes too much memory, the evals before it have all their answers.
     """
     asker = Asker(asked, reporter)
-    total, start = sum(int(plan.prompts.info.counts["prompts"]) for plan in plans), 0
+    whole = [plan for plan in plans if plan.looks is None]
+    total, start = sum(int(plan.prompts.info.counts["prompts"]) for plan in whole), 0
     try:
-        for part in _parts(plans):
+        _ask_in_looks(asked, asker, [plan for plan in plans if plan.looks is not None], look)
+        for part in _parts((plan, row) for plan in whole for row in _prompts(plan)):
             end = start + len(part)
             words = "" if len(part) == total else f"prompts {start + 1:,} to {end:,} of {total:,}"
-            answers = _answers(asked, asker, part, look, words)
-            for plan, row in part:
-                answer = _answer_to(row, answers, asked.version)
-                if answer is not None:
-                    response = _response_row(plan.partition, row, answer)
-                    plan.rows.add(response)
-                    plan.counts.add(row, answer, response, asker, plan.partition.eval_name)
-            for plan in plans:
+            for plan, row, answer in _answered(asked, asker, part, look, words):
+                response = _response_row(plan.partition, row, answer)
+                plan.rows.add(response)
+                plan.counts.add(row, answer, response, asker, plan.partition.eval_name)
+            for plan in whole:
                 if not plan.left:
                     plan.rows.settle()
             start = end
-            # Not held while the next part is read.
-            part.clear()
-            answers, asker.run.answers, asker.run.found = {}, {}, {}
     except (LakeError, MemoryLimitError) as error:
         asker.run.failure = str(error)
     asker.end()
@@ -170,17 +180,73 @@ def _ask_all(asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: 
     return asker.run
 
 
-def _parts(plans: Sequence[_Asking]) -> Iterator[list[tuple[_Asking, PromptRow]]]:
-    """The prompts of all evals in the order of the evals, in parts that fit in the memory."""
+def _ask_in_looks(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], look: Look) -> None:
+    """Answer the prompts of evals that may be stopped early, look by look, all evals together.
+
+    The rows of an eval are held in memory until it ends, since the order in which it is asked is not the order of its prompts.
+    """
+    taken: dict[str, dict[str, ResponseRow]] = {plan.partition.eval_name: {} for plan in plans}
+    going, number = list(plans), 0
+    while going:
+        due = {plan.partition.eval_name: set(plan.looks.parts[number]) for plan in going if plan.looks is not None}
+        wanted = ((plan, row) for plan in going for row in _prompts(plan) if row["sample_id"] in due[plan.partition.eval_name])
+        for part in _parts(wanted):
+            for plan, row, answer in _answered(asked, asker, part, look, f"look {number + 1}"):
+                response = _response_row(plan.partition, row, answer)
+                taken[plan.partition.eval_name][row["sample_id"]] = response
+                plan.counts.add(row, answer, response, asker, plan.partition.eval_name)
+                if plan.looks is not None:
+                    plan.looks.take(row, response)
+        if asker.run.failure is not None:
+            return
+        number += 1
+        ended, reason_of_all = [], ""
+        for plan in going:
+            found = None if plan.looks is None or number == len(plan.looks.parts) else plan.looks.look()
+            if found is not None:
+                plan.stop_reason = found.reason
+                reason_of_all = reason_of_all or (f"{plan.partition}: {found.reason}" if found.ends_all else "")
+            if found is not None or plan.looks is None or number == len(plan.looks.parts):
+                ended.append(plan)
+        for plan in going if reason_of_all else ended:
+            plan.stop_reason = plan.stop_reason or reason_of_all
+            plan.not_asked = plan.left
+            rows = taken.pop(plan.partition.eval_name)
+            for row in iter_rows(plan.prompts.path, ["sample_id"]):
+                if (answered := rows.get(row["sample_id"])) is not None:
+                    plan.rows.add(answered)
+            plan.rows.settle()
+        going = [] if reason_of_all else [plan for plan in going if plan not in ended]
+
+
+def _answered(
+    asked: AskedModel, asker: Asker, part: list[tuple[_Asking, PromptRow]], look: Look, words: str
+) -> Iterator[tuple[_Asking, PromptRow, Answer]]:
+    """The prompts of a part that have an answer, from the cache or by the model, each with it."""
+    answers = _answers(asked, asker, part, look, words)
+    for plan, row in part:
+        answer = _answer_to(row, answers, asked.version)
+        if answer is not None:
+            yield plan, row, answer
+    # Not held while the next part is read.
+    part.clear()
+    asker.run.answers, asker.run.found = {}, {}
+
+
+def _prompts(plan: _Asking) -> Iterator[PromptRow]:
+    return iter(watched(iter_rows(plan.prompts.path, _ASKED), f"{_STAGE} {plan.partition}"))
+
+
+def _parts(prompts: Iterable[tuple[_Asking, PromptRow]]) -> Iterator[list[tuple[_Asking, PromptRow]]]:
+    """Prompts in parts that fit in the memory."""
     part: list[tuple[_Asking, PromptRow]] = []
     characters = 0
-    for plan in plans:
-        for row in watched(iter_rows(plan.prompts.path, _ASKED), f"{_STAGE} {plan.partition}"):
-            part.append((plan, row))
-            characters += len(row["prompt"]) + sum(map(len, row["choices"] or ()))
-            if len(part) >= _MOST_PROMPTS or characters >= _MOST_CHARACTERS:
-                yield part
-                part, characters = [], 0
+    for plan, row in prompts:
+        part.append((plan, row))
+        characters += len(row["prompt"]) + sum(map(len, row["choices"] or ()))
+        if len(part) >= _MOST_PROMPTS or characters >= _MOST_CHARACTERS:
+            yield part
+            part, characters = [], 0
     if part:
         yield part
 
@@ -287,8 +353,11 @@ def _run_counts(counts: _Counts, run: ModelRun) -> dict[str, float]:
     }
 
 
-def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str) -> Plan:
-    """Whether the current responses are this model's answers to these prompts. Asks no model."""
+def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str, *, suite: str | None = None) -> Plan:
+    """Whether the current responses are this model's answers to these prompts. Asks no model.
+
+    Answers of which an early stop left some out are enough for the suite that stopped them alone.
+    """
     tags, code = _reasoning_tags(partition), code_version(_with_answers, response_row)
     current = partition.current(_STAGE)
     return Plan(
@@ -301,8 +370,15 @@ def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str
             "code": code,
         },
         current=current,
-        again=["errors"] if current is not None and current.info.counts["retryable_errors"] else [],
+        again=[] if current is None else [cause for cause, is_due in _again(current, suite).items() if is_due],
     )
+
+
+def _again(current: LakeFile, suite: str | None) -> dict[str, bool]:
+    return {
+        "errors": bool(current.info.counts["retryable_errors"]),
+        "samples": bool(current.info.counts.get(NOT_ASKED)) and suite != current.info.inputs.get(STOPPED_BY, ""),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +422,7 @@ def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Seq
     return partition.result(_STAGE, file, cached=cached, read_preview=partial(read_head, file.path, 5, _PREVIEW), warnings=warnings)
 
 
-def _write(plan: _Asking, run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
+def _write(plan: _Asking, run: ModelRun, model_version: str, *, merge_failures: int, suite: str | None) -> LakeFile:
     project, model, counts = plan.partition.project, plan.partition.model, plan.counts
     # Ignoring detected changes of a model that can change behind its name.
     declared = dict(zip(("model_declared", "model_content_declared"), project.handle(model).declared_versions() or (), strict=False))
@@ -360,6 +436,7 @@ def _write(plan: _Asking, run: ModelRun, model_version: str, *, merge_failures: 
             "model": model_version,
             "model_content": project.model_content(model),
             **declared,
+            **({STOPPED_BY: suite, STOP_REASON: plan.stop_reason} if suite is not None else {}),
             **plan.prompts.info.inputs,
         },
         counts={
@@ -375,6 +452,7 @@ def _write(plan: _Asking, run: ModelRun, model_version: str, *, merge_failures: 
             # An eval that sent no request has no part in the call.
             **(run.figures if counts.is_asked else {}),
             **({"run_cache_merge_failures": merge_failures} if merge_failures else {}),
+            **({NOT_ASKED: plan.not_asked} if plan.not_asked else {}),
         },
         notes=run.notes if counts.is_asked else {},
         made_of=plan.plan.made_of,

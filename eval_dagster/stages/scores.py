@@ -40,6 +40,7 @@ from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, ItemScore, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.answer_counts import stored_mixed_counts
+from eval_dagster.stages.looks import NOT_ASKED
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import (
     AskedPrompts,
@@ -186,7 +187,7 @@ def materialize_scores(partition: Partition) -> StageResult:
             run_id=partition.run_id,
             materialized_at=partition.next_time(_STAGE),
             inputs={"model_outputs": outputs.info.version, "metrics": plan.made_of["metric"], **outputs.info.inputs},
-            counts={**seen.counts(), **stored_mixed_counts(outputs.info.counts)},
+            counts={**seen.counts(), **stored_mixed_counts(outputs.info.counts), **not_asked(outputs)},
             made_of=plan.made_of,
         )
         current = partition.write_table(_STAGE, made.rows(), info)
@@ -194,6 +195,11 @@ def materialize_scores(partition: Partition) -> StageResult:
     read_preview = partial(preview_samples, prompts, outputs, current, headline(task).NAME)
     cached = plan.fresh is not None
     return partition.result(_STAGE, current, cached=cached, read_preview=read_preview, warnings=[warning] if warning else [])
+
+
+def not_asked(file: LakeFile) -> dict[str, float]:
+    """The count of samples that an early stop left out, if there are any."""
+    return {name: count for name, count in file.info.counts.items() if name == NOT_ASKED}
 
 
 class _Seen:
@@ -393,7 +399,7 @@ def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> I
         samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
     require_clusters(task, samples, eval_name)
     answered = following(
-        _answered(partition, prompts, outputs, samples), f"{_STAGE} {partition}", total=int(prompts.info.counts["prompts"]), unit="prompts"
+        _answered(partition, prompts, outputs, samples), f"{_STAGE} {partition}", total=int(outputs.info.counts["requests"]), unit="prompts"
     )
     for prompt, score in scores_of(task, samples, answered, asked_types(prompts)):
         row = score_row(eval_name, partition.model, prompt, _cluster(task, samples[prompt.source_id]), score)
@@ -447,7 +453,10 @@ def scores_of(
 def _answered(
     partition: Partition, prompts: LakeFile, outputs: LakeFile, known: Container[str]
 ) -> Iterator[tuple[RenderedPrompt, ModelResponse]]:
-    for row, answer in answered_rows(prompts.path, outputs.path):
+    asked = None
+    if not_asked(outputs):
+        asked = set(read_table(outputs.path, ["sample_id"])["sample_id"].to_pylist())
+    for row, answer in answered_rows(prompts.path, outputs.path, asked=asked):
         prompt = prompt_of(row)
         if prompt.source_id not in known:
             raise LakeError(f"the prompts of {partition} are of an older dataset snapshot; materialize rendered_prompts for this partition")
@@ -455,7 +464,11 @@ def _answered(
 
 
 def answered_rows(
-    prompts: Path, outputs: Path, prompt_columns: Sequence[str] | None = None, answer_columns: Sequence[str] | None = None
+    prompts: Path,
+    outputs: Path,
+    prompt_columns: Sequence[str] | None = None,
+    answer_columns: Sequence[str] | None = None,
+    asked: Container[str] | None = None,
 ) -> Iterator[tuple[PromptRow, ResponseRow]]:
     """The rows of `prompts`, each with the row of its answer. Few are held at once if both files have the same order, as they usually do.
 
@@ -464,6 +477,7 @@ def answered_rows(
         outputs: The file of the answers.
         prompt_columns: The columns that are read of the prompts; all if None.
         answer_columns: The same of the answers.
+        asked: The samples that were asked; all if None.
 
     Raises:
         LakeError: A file is damaged, or a prompt has no answer.
@@ -471,6 +485,8 @@ def answered_rows(
     answers, ahead = iter_rows(outputs, answer_columns), dict[str, ResponseRow]()
     for prompt in iter_rows(prompts, prompt_columns):
         name = prompt["sample_id"]
+        if asked is not None and name not in asked:
+            continue
         while name not in ahead:
             if (answer := next(answers, None)) is None:
                 raise LakeError(f"{outputs} has no answer to the sample {name}; materialize model_outputs for this partition")

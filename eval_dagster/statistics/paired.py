@@ -45,7 +45,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 Labels: TypeAlias = Sequence[Hashable] | Integers
 """A label for each sample; equal labels are one cluster or one subject."""
-Test: TypeAlias = Literal["exact McNemar", "sign flips", "paired t", "paired bootstrap"]
+Test: TypeAlias = Literal["exact McNemar", "sequential McNemar", "sign flips", "paired t", "paired bootstrap"]
 """The test of a p-value: see `compare_means` and `compare_corpora`."""
 
 

@@ -27,8 +27,14 @@ def source_of(name: str) -> str | None:
     """The source of a module, of this project or not; None if there is none in Python."""
     if name == "__main__" and is_notebook():
         return notebook_source()
-    path = _file_of(name)
-    return None if path is None else _source_of(name, path)
+    module = sys.modules.get(name)
+    source = None if module is None else _loaded_sources.get(module)
+    if source is None and (path := _file_of(name)) is not None:
+        if module is None:
+            state = path.stat()
+            return _text_of(path, state.st_mtime_ns, state.st_size, state.st_ino)
+        source = _loaded_sources[module] = path.read_text("utf-8")
+    return source
 
 
 def is_package(name: str) -> bool:
@@ -37,21 +43,18 @@ def is_package(name: str) -> bool:
     return path is not None and path.name == "__init__.py"
 
 
-def _source_of(name: str, path: Path) -> str:
-    module = sys.modules.get(name)
-    if module is None:
-        return path.read_text("utf-8")
-    if module not in _loaded_sources:
-        _loaded_sources[module] = path.read_text("utf-8")
-    return _loaded_sources[module]
-
-
 def _file_of(name: str) -> Path | None:
     """The file of a module, imported or not: what a version covers must not depend on what happens to be loaded."""
     if name in sys.modules:
         file = getattr(sys.modules[name], "__file__", None)
         return Path(file) if file and file.endswith(".py") else None
     return _file_on_path(name)
+
+
+@lru_cache(maxsize=1024)
+def _text_of(path: Path, _modified: int, _size: int, _inode: int) -> str:
+    """The text of a file in one state of it."""
+    return path.read_text("utf-8")
 
 
 @lru_cache(maxsize=1024)

@@ -311,6 +311,8 @@ class MetricRow(TypedDict):
     mixed_answers: str | None
     """The models and the states of a server whose answers the score mixes, such as `2 states of the server`. Null if the answers name one.
     """
+    n_not_asked: int | None
+    """Samples that were not asked, because the gate of a suite stopped the eval early. Null if all were."""
     variants: str | None
     """The metric by variant of the prompt, and what the prompt makes of it, as JSON; `variant_scores` and `prompt_sensitivity` show it.
     Null for single subjects and without variants.

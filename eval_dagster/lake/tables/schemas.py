@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from eval_dagster.lake.tables.columns import AnswerRow, MetricRow, PromptRow, ResponseRow, SampleRow, ScoreRow
 from eval_dagster.lake.tables.events import Attempt, CheckpointRow, EndpointStateRow, HumanLabel, NoticeRow
-from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Judged, JudgedInRun, Look, Regression
+from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Judged, JudgedInRun, Look, NightPlan, Regression
 
 _TYPES: Mapping[object, pa.DataType] = {
     str: pa.string(),
@@ -41,6 +41,7 @@ RECORDS: Mapping[str, tuple[type, ...]] = {
     "regressions": (JudgedInRun, Regression),
     "sample_changes": (Judged, ChangedSample),
     "looks": (Judged, Look),
+    "night_plans": (NightPlan,),
 }
 """All tables of the lake that make up the catalog, with the records whose fields are their columns."""
 

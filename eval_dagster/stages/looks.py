@@ -1,0 +1,58 @@
+"""Requests that are asked in growing parts, until a look at the answers says that they are enough.
+
+The stage asks; what it means that answers are enough, a suite's gate says (`gate.early_stop`).
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.tables.columns import PromptRow, ResponseRow
+from eval_dagster.stages.partition import Partition
+
+NOT_ASKED = "not_asked"
+"""The count of a file of `responses`, `scores` or `metrics`: samples that an early stop left out."""
+STOPPED_BY = "stopped_by"
+"""The input of such a file: the suite whose gate stopped it."""
+STOP_REASON = "stop_reason"
+"""The input of such a file: why it was stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """The end of an eval's requests at a look."""
+
+    reason: str
+    ends_all: bool = False
+    """Whether the other evals of the model end with it."""
+
+
+class Looks(Protocol):
+    """The looks at the answers of one eval and model."""
+
+    @property
+    def parts(self) -> Sequence[Collection[str]]:
+        """The ids of the samples that are asked before each look, beyond those before. Together they are all samples."""
+        ...
+
+    def take(self, prompt: PromptRow, response: ResponseRow) -> None:
+        """Take an answer, before the look at its part."""
+        ...
+
+    def look(self) -> Ending | None:
+        """Look at the answers so far. None if the next part has to be asked."""
+        ...
+
+
+class Stopping(Protocol):
+    """The gate that may stop the evals of a suite early."""
+
+    @property
+    def suite(self) -> str:
+        """Name of the suite."""
+        ...
+
+    def looks_at(self, partition: Partition, prompts: LakeFile) -> Looks | None:
+        """How an eval is asked in parts, before the first request is sent. None if it is asked as a whole."""
+        ...
