@@ -57,7 +57,7 @@ def print_gate(result: GateResult) -> None:
         return
     if fall := clearest_fall(result):
         out.print(f"          fall: {fall}", soft_wrap=True)
-    said = ((row, "; ".join([*row.marks, *([row.reason] if row.reason else [])])) for row in result.regressions)
+    said = ((row, "; ".join(row.remarks)) for row in result.regressions)
     lines = [f"          {row.verdict.value}: {title(row)}: {words}" for row, words in said if words and row.verdict in COMPARED]
     others = unjudged([row for row in result.regressions if row.verdict not in COMPARED])
     lines += [f"          {each.verdict.value}: {each.what} on {each.models}: {each.reason}" for each in others]

@@ -162,8 +162,7 @@ class LookedAt:
 def asked_values(point: Materialization, metric: str) -> dict[str, float | None]:
     """The value of each sample that was asked; None for an error. Raises `LakeError` if the scores were deleted."""
     name = metric.partition("/")[0]
-    asked = point.asked_table
-    errors = asked.filter(pc.equal(asked["metric"], name) & pc.field("error").is_valid()) if len(asked) else asked
+    errors = point.asked_table.filter((pc.field("metric") == name) & pc.field("error").is_valid())
     found: dict[str, float | None] = dict.fromkeys(errors["sample_id"].to_pylist())
     scores = point.scores_of(metric)
     return found | dict(zip(scores["sample_id"].to_pylist(), scores["value"].to_pylist(), strict=True))

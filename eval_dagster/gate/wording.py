@@ -122,6 +122,8 @@ def _others(result: GateResult) -> list[str]:
     told = {id(row) for row in missing}
     left = [row for row in result.gaps if id(row) not in told]
     marked = [f"{row.eval} on {row.model} ({'; '.join(row.marks)})" for row in result.regressions if row.marks]
+    stopped = [row for row in result.regressions if row.n_not_asked]
+    unasked = sum(row.n_not_asked or 0 for row in stopped)
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
     allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
     return [
@@ -132,6 +134,7 @@ def _others(result: GateResult) -> list[str]:
         *(f"{count} {verdict.value}{allowed}" for verdict, count in gaps if count),
         *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
         *([f"not only the model changed: {_listed(marked)}"] if marked else []),
+        *([f"{counted(len(stopped), 'result')} stopped early, {unasked:,} samples not asked"] if stopped else []),
     ]
 
 
@@ -256,8 +259,7 @@ def evidence(row: Regression) -> str:
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
         *([proof_text(row)] if row.is_proven is not None and not row.is_red else []),
         *([f"what differs: {cause}"] if cause else []),
-        *row.marks,
-        *([row.reason] if row.reason and not row.is_red else []),
+        *(said for said in row.remarks if not (row.is_red and said == row.reason)),
     ]
     return "; ".join(parts)
 

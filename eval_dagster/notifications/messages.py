@@ -32,7 +32,7 @@ def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_
         if row.difference is not None:
             interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
             p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
-            reason = "".join(f"{said}; " for said in (*row.marks, row.reason) if said)
+            reason = "".join(f"{said}; " for said in row.remarks)
             cause = cause_words(row.cause) if row.cause else "no known cause"
             evidence = f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {cause}"
         lines.append(f"- {row.eval} · {row.model} · {row.metric}: {values}\n  {evidence}")

@@ -198,8 +198,17 @@ class Regression:
         return (
             *([f"metric: {metric}, model: {model}"] if is_other else []),
             *([f"samples: {' and '.join(moved)}"] if moved else []),
-            *([f"stopped early, {self.n_not_asked:,} samples not asked: {self.stop_reason}"] if self.n_not_asked else []),
         )
+
+    @property
+    def stopped(self) -> str | None:
+        """How many samples were not asked, and why. None if all were."""
+        return f"stopped early, {self.n_not_asked:,} samples not asked: {self.stop_reason}" if self.n_not_asked else None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What has to be known beside the verdict: the marks, the early stop, and the reason."""
+        return (*self.marks, *(said for said in (self.stopped, self.reason) if said))
 
     @property
     def is_gap(self) -> bool:

@@ -341,7 +341,7 @@ def _reordered(responses: _Responses, places: Codes) -> _Responses:
 
 def _asked(prompts: Path, columns: Sequence[str], asked: pa.Array | None) -> Iterator[pa.RecordBatch]:
     """The prompts that were asked; all if `asked` is None."""
-    for batch in iter_batches(prompts, columns):
+    for batch in iter_batches(prompts, columns if asked is None else [*{*columns, "sample_id"}]):
         yield batch if asked is None else batch.filter(pc.is_in(batch["sample_id"], value_set=asked))
 
 

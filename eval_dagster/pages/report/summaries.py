@@ -115,7 +115,7 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
                     cause_text(row.cause) or "–",
                 )
                 lines.append("| " + " | ".join(markdown_text(cell) for cell in cells) + " |")
-            words = [(row, "; ".join([*row.marks, *([row.reason] if row.reason else [])])) for row in rows]
+            words = [(row, "; ".join(row.remarks)) for row in rows]
             reasons = [f"- {markdown_text(title(row))}: {markdown_text(said)}" for row, said in words if said]
             lines += ["", *reasons] if reasons else []
         lines.append("")

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from no_mlflow import NoMlflow
 
+from eval_dagster.gate.early_stop import EarlyStop
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
@@ -85,13 +86,28 @@ class Nights:
         return replace(project, tracker=NoMlflow(home=self.home, tracking_uri=None, experiment="nights"))
 
     def evaluate(
-        self, *, models: Sequence[str] = ("one",), evals: Sequence[str] = ("left", "right"), texts: int = 1, **files: Any
+        self,
+        *,
+        models: Sequence[str] = ("one",),
+        evals: Sequence[str] = ("left", "right"),
+        texts: int = 1,
+        gate: str | None = None,
+        run_id: str = "night",
+        **files: Any,
     ) -> tuple[list[StageResult], list[StageFailure]]:
-        """One night with the files as `_write_files` makes them, and so many texts a prompt of `left`. The catalog is not published."""
+        """One night with the files as `_write_files` makes them, and so many texts a prompt of `left`. The catalog is not published.
+
+        `gate` are the settings of a gate that may stop evals early.
+        """
         self._write_files(**files)
         partitions = [(name, model) for name in evals for model in models]
+        project, stopping = self.project(texts=texts), None
+        if gate is not None:
+            project = self.project(texts=texts, models=f"[{', '.join(models)}]", baseline="last_passed", gate=gate)
+            stopping = EarlyStop.of(project, "nightly", run_id)
         with patch("eval_dagster.pipeline.publish"):  # a third of the time of a night, and the gate reads files
-            outcomes = list(evaluate(self.project(texts=texts), partitions, stages=set(STAGES), run_id="night", reporter=SilentReporter()))
+            made = evaluate(project, partitions, stages=set(STAGES), run_id=run_id, reporter=SilentReporter(), stopping=stopping)
+            outcomes = list(made)
         return [each for each in outcomes if isinstance(each, StageResult)], [each for each in outcomes if isinstance(each, StageFailure)]
 
     def judge(self, *, since: datetime | None = None, **settings: Any) -> GateResult:
@@ -99,7 +115,7 @@ class Nights:
 
     def night(self, *, gate: str = "", models: Sequence[str] = ("one",), **files: Any) -> GateResult:
         """Evaluate, judge against the last state that passed, and keep the judgement."""
-        self.evaluate(models=models, **files)
+        self.evaluate(models=models, gate=gate, **files)
         result = self.judge(baseline="last_passed", gate=gate, models=f"[{', '.join(models)}]")
         write_result(self.project().lake, result)
         return result
