@@ -13,7 +13,7 @@ from eval_dagster.cli.console import cell, errors, out, print_next, program_name
 from eval_dagster.cli.options import Evals, RowFormat
 from eval_dagster.cli.tables import Format, print_rows, print_screenful
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
-from eval_dagster.gate.partition import asked_samples, n_lost
+from eval_dagster.gate.error_rates import asked_samples, n_lost
 from eval_dagster.gate.proof import NO_MARGIN, OF_ALL_SAMPLES, default_margin
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project

@@ -71,8 +71,15 @@ def next_command(result: GateResult) -> tuple[str, str] | None:
     first = next((row for row in result.red if row.baseline is not None), None)
     if first is None and result.outcome is Outcome.NOT_PROVEN:
         return f"plan --suite {result.suite} --detect 2", "how many samples a proof takes"
+    if first is None and result.with_verdict(Verdict.NOT_EVALUATED):
+        return "sql attempts", "how each evaluation ended, and why"
     if first is None:
-        return ("sql attempts", "how each evaluation ended, and why") if result.with_verdict(Verdict.NOT_EVALUATED) else None
+        stopped = [row for row in result.regressions if row.n_not_asked]
+        names = [
+            f"{option} {name}"
+            for option, name in dict.fromkeys(pair for row in stopped for pair in (("--eval", row.eval), ("--model", row.model)))
+        ]
+        return (f"run {' '.join(sorted(names))}", "asks the samples that the early stop left out") if stopped else None
     against = first.anchor if first.against == "anchor" else first.baseline
     return f"compare {first.model} {against} --eval {first.eval} --samples 50", "the samples that flipped, with both answers"
 

@@ -89,7 +89,7 @@ def run(
         project = Project.open()
     chosen = partial(project.select, suite=suite, evals=evals, models=models)
     if dry_run:
-        print_states(project if limit is None else project.trial(limit), *chosen(), fetches=True)
+        print_states(project if limit is None else project.trial(limit), *chosen(), fetches=True, suite=suite if limit is None else None)
         return
     if cancel:
         _cancel(project, *chosen(), suite)

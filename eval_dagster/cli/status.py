@@ -41,7 +41,8 @@ def show_states(
 ) -> None:
     """Print what a run would make of evals and models; raises as `print_states`. Nothing is fetched."""
     project = Project.open()
-    print_states(project, *project.select(suite=suite, evals=evals, models=models), everything=everything, output=output)
+    chosen = project.select(suite=suite, evals=evals, models=models)
+    print_states(project, *chosen, everything=everything, output=output, suite=suite)
 
 
 def look_at_assets(project: Project, evals: Sequence[str]) -> None:
@@ -67,6 +68,7 @@ def print_states(
     fetches: bool = False,
     everything: bool = False,
     output: Format = Format.TABLE,
+    suite: str | None = None,
 ) -> None:
     """Print what a run of a project, or of a trial of it, would make.
 
@@ -77,14 +79,16 @@ def print_states(
         fetches: Whether datasets may be fetched.
         everything: Whether evals and models are shown of which nothing would be made.
         output: The format. JSON and CSV have a row for each stage, and all evals and models.
+        suite: The suite of the run, whose gate may stop it early.
 
     Raises:
         typer.Exit: Something would be made (exit status 4), or is broken or cannot be told (1).
     """
     look_at_assets(project, evals)
-    states = list(partition_states(project, evals, models, fetches=fetches))
+    states = list(partition_states(project, evals, models, fetches=fetches, suite=suite))
     if output is Format.TABLE:
-        _print_states(states, everything=everything)
+        stopping = suite if suite is not None and project.suite(suite).gate.stop == "early" else None
+        _print_states(states, everything=everything, stopping=stopping)
     else:
         print_rows(_ROW, (row for state in states for row in _rows(state)), output)
     if not all(state.is_known for state in states):
@@ -103,7 +107,7 @@ def _rows(state: PartitionState) -> Iterable[Sequence[object]]:
         ]
 
 
-def _print_states(states: Sequence[PartitionState], *, everything: bool) -> None:
+def _print_states(states: Sequence[PartitionState], *, everything: bool, stopping: str | None) -> None:
     fresh = sum(state.is_fresh for state in states)
     shown = [state for state in states if everything or not state.is_fresh]
     if shown:
@@ -122,11 +126,13 @@ def _print_states(states: Sequence[PartitionState], *, everything: bool) -> None
         print_next(("leaderboard", "the results"))
         return
     out.print(_summary(states, fresh), soft_wrap=True)
+    if stopping is not None and any(state.estimate.requests != 0 for state in states):
+        out.print(f"The suite {stopping} may stop early, so fewer requests may be sent.")
     if unknown := sum(not state.is_known for state in states):
         say(errors, "not known", f"{unknown} of {len(states)} are broken or cannot be told, for the reasons above", style="yellow")
     commands = []
     if any(cell.is_made for state in states for cell in state.cells.values()):
-        commands.append(("run", "makes what is missing or stale"))
+        commands.append((f"run --suite {stopping}" if stopping else "run", "makes what is missing or stale"))
     broken = [(state, cell.stage) for state in states for cell in state.cells.values() if cell.state == "broken"]
     of_tasks = [state.eval for state, stage in broken if stage != "model_outputs"]
     if of_tasks:

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.looks import asked_values, counts_at, design_of, known_plan, prompt_order, record
-from eval_dagster.gate.partition import Partition as Judged
+from eval_dagster.gate.partition import Partition as JudgedPartition
 from eval_dagster.gate.planning import flips_of
 from eval_dagster.gate.proof import MANY, SHARE, SHARE_OF_MANY
 from eval_dagster.gate.scored_again import Rescorer
@@ -92,7 +92,7 @@ class EarlyStop:
         gate, eval_name, model = settings.gate, partition.eval_name, partition.model
         baseline = Baseline.parse(settings.baseline, list(project.config.models))
         level = night_level(settings, self._standings, baseline, self._now)
-        judged = Judged(project, self.suite, gate, level, eval_name, model, baseline, self._standings, self._rescorer)
+        judged = JudgedPartition(project, self.suite, gate, level, eval_name, model, baseline, self._standings, self._rescorer)
         plan = NightPlan(
             suite=self.suite,
             eval=eval_name,
@@ -134,7 +134,7 @@ class EarlyStop:
             [before] if anchor is None or not is_anchored else [before, anchor],
         )
 
-    def _why_whole(self, judged: Judged, before: Materialization, metric: str, *, is_share: bool) -> str | None:
+    def _why_whole(self, judged: JudgedPartition, before: Materialization, metric: str, *, is_share: bool) -> str | None:
         """Why all samples are asked. None if the eval may stop early."""
         gate = judged.gate
         row = overall(before).get(metric)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from eval_dagster.config.gate import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.decision import Finding
+from eval_dagster.gate.error_rates import asked_samples, error_rate, n_lost
 from eval_dagster.gate.looks import AskedPart, LookedAt, looked_at, plan_for
 from eval_dagster.gate.proof import Proof, default_margin
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
@@ -45,64 +46,6 @@ _COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_
 """Fields of a comparison that are also in a row of `regressions`."""
 _OF_RED = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better", "is_headline")
 """Fields that tell which points a red state was compared with."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ErrorRate:
-    """Errors among samples."""
-
-    errors: int
-    samples: int
-    what: str
-    """The samples in words."""
-
-    @property
-    def share(self) -> float:
-        """The share of errors; 0 without samples."""
-        return self.errors / self.samples if self.samples else 0.0
-
-
-def error_rate(
-    current: Materialization,
-    baseline: Materialization | None,
-    metric: str,
-    *,
-    most: float,
-    anchor: Materialization | None = None,
-    accepted: Materialization | None = None,
-) -> ErrorRate:
-    """Count the errors of a metric in three groups of samples. Returns the first group with a share above `most`, or else the first of all.
-
-    The groups are the asked samples that the baseline could evaluate, the asked samples that the anchor could evaluate, and all samples.
-    The last group leaves out samples with errors in a state that a person accepted. Raises `LakeError` if scores were deleted.
-    """
-    asked, errors = asked_samples(current, metric)
-    rates: list[ErrorRate] = []
-    for before, what in ((baseline, "samples that the baseline could evaluate"), (anchor, "samples that the anchor could evaluate")):
-        asked_before, errors_before = asked_samples(before, metric) if before else (set(), set())
-        if common := asked & (asked_before - errors_before):
-            rates.append(ErrorRate(errors=len(errors & common), samples=len(common), what=what))
-    known = asked_samples(accepted, metric)[1] if accepted else set()
-    rates.append(ErrorRate(errors=len(errors - known), samples=len(asked - known), what="samples"))
-    return next((rate for rate in rates if rate.share > most), rates[0])
-
-
-def asked_samples(point: Materialization, metric: str) -> tuple[set[str], set[str]]:
-    """The samples of a metric, and the samples among them with errors.
-
-    An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.
-    """
-    name, table = metric.partition("/")[0], point.asked_table
-    names = [each for each in pc.unique(table["metric"]).to_pylist() if each.partition("/")[0] == name]
-    of_metric = table.filter(pc.field("metric").isin(names))
-    failed = of_metric.filter(pc.field("error").is_valid())
-    return set(of_metric["sample_id"].to_pylist()), set(failed["sample_id"].to_pylist())
-
-
-def n_lost(current: Materialization, before: Materialization, metric: str) -> int:
-    """The number of samples that are errors in the current result and were none before. Raises `LakeError` if scores were deleted."""
-    (asked, errors), (asked_before, errors_before) = asked_samples(current, metric), asked_samples(before, metric)
-    return len(asked & errors & (asked_before - errors_before))
 
 
 def measured_noise(point: Materialization, others: Sequence[Materialization], metric: str) -> NoiseFloor | None:

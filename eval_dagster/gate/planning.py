@@ -8,7 +8,7 @@ from itertools import product
 from typing import Literal
 
 from eval_dagster.errors import EvalDagsterError
-from eval_dagster.gate.partition import asked_samples
+from eval_dagster.gate.error_rates import asked_samples
 from eval_dagster.gate.proof import default_margin
 from eval_dagster.gate.standings import level_of
 from eval_dagster.lake.catalog.catalog import read_rows

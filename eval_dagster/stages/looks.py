@@ -19,6 +19,11 @@ STOP_REASON = "stop_reason"
 """The input of such a file: why it was stopped."""
 
 
+def not_asked(file: LakeFile) -> dict[str, float]:
+    """The count of samples that an early stop left out, if there are any."""
+    return {name: count for name, count in file.info.counts.items() if name == NOT_ASKED}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """The end of an eval's requests at a look."""

@@ -28,10 +28,11 @@ from eval_dagster.stages.answer_columns import read_answers
 from eval_dagster.stages.answer_counts import mixed_words, stored_mixed_counts
 from eval_dagster.stages.answer_figures import ServerState, server_states, with_answer_figures
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_findings
+from eval_dagster.stages.looks import not_asked
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult
 from eval_dagster.stages.score_columns import NONE, Scores, column_in, first_order, flags, numbers, read_scores
-from eval_dagster.stages.scores import headline, metric_versions, not_asked
+from eval_dagster.stages.scores import headline, metric_versions
 from eval_dagster.tasks.variants import DEFAULT
 from eval_dagster.texts.figures import interval
 from eval_dagster.tracking.tracked_result import TrackedResult

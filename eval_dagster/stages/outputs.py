@@ -17,23 +17,23 @@ from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableErro
 from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import FileInfo, iter_rows, read_head
-from eval_dagster.lake.tables.columns import Answer, AnswerRow, PromptRow, ResponseRow
+from eval_dagster.lake.tables.columns import Answer, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import request_of, response_row
 from eval_dagster.models.base import Look
 from eval_dagster.progress.memory import watched
 from eval_dagster.progress.reporting import Reporter, making
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse
-from eval_dagster.stages.answer_counts import Costs, Mixed, Seconds, mixed_words
+from eval_dagster.stages.answer_counts import mixed_words
 from eval_dagster.stages.inference import AskedModel, Asker, KeptModel, ModelRun, look_at
 from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON, STOPPED_BY, Looks, Stopping
+from eval_dagster.stages.output_counts import Counts
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageFailure, StageResult
 from eval_dagster.stages.shared_texts import joined, shared_texts
 from eval_dagster.stages.stage_table import StageTable
 from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.users_code import death_for
 from eval_dagster.versions.hashes import code_version, stable_hash
-from eval_dagster.versions.seen_ids import SeenIds
 
 _STAGE = "model_outputs"
 _GENERATIVE = ("_cot", "_generative")
@@ -65,7 +65,7 @@ class _Asking:
     plan: Plan
     rows: StageTable
     """The rows of `responses` so far."""
-    counts: "_Counts"
+    counts: Counts
     looks: Looks | None = None
     """The looks at which it may be stopped."""
     not_asked: int = 0
@@ -117,7 +117,7 @@ def materialize_outputs(
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=death.message)
         else:
             has_price = getattr(project.model(model), "price", None) is not None
-            rows, counts = partition.table(_STAGE, _CONTENT), _Counts(has_price=has_price)
+            rows, counts = partition.table(_STAGE, _CONTENT), Counts(has_price=has_price)
             looks = None if stopping is None else stopping.looks_at(partition, prompts)
             plans.append(_Asking(partition=partition, prompts=prompts, plan=plan, rows=rows, counts=counts, looks=looks))
     if not plans:
@@ -138,7 +138,7 @@ def materialize_outputs(
         if each.left:
             message = run.failure or "the model left requests unanswered"
             if run.is_limited:
-                failure = replace(failure, is_limited=True, counts={"requests_left": each.left, **_run_counts(each.counts, run)})
+                failure = replace(failure, is_limited=True, counts={"requests_left": each.left, **each.counts.of_this_run(run)})
                 message = f"{each.left} of {each.left + each.counts.requests} requests are left: {message}"
             yield replace(failure, message="; ".join((message, *warnings)))
         elif mixed is not None and getattr(project.model(model), "mixed_answers", "warn") == "error":
@@ -288,71 +288,6 @@ def _answer_to(prompt: PromptRow, answers: Mapping[str, Answer], model_version: 
     return answers.get(prompt["request_id"])
 
 
-class _Counts:
-    """The counts of an eval's answers, which come in the order of its prompts.
-
-    A request shared by samples or evals is sent once, and counted in one eval.
-    """
-
-    def __init__(self, *, has_price: bool) -> None:
-        self.requests = 0
-        self.invalid = 0
-        """Prompts with an error of their own."""
-        self.is_asked = False
-        """Whether an answer of this run is among them."""
-        self.mixed = Mixed()
-        self.costs, self.seconds = Costs(has_price=has_price), Seconds()
-        self.of_run, self.costs_of_run, self.seconds_of_run = SeenIds(), Costs(has_price=has_price), Seconds()
-        self.computed, self.model_seconds = 0, 0.0
-        self.sums = dict.fromkeys(("errors", "prompt_tokens", "output_tokens"), 0)
-        self.faults = dict.fromkeys(("retryable_errors", "cut_at_max_tokens", "cut_in_reasoning", "escaped", "truncated"), 0)
-        self.tokens_asked = self.tokens_unknown = self.without_scores = 0
-
-    def add(self, prompt: PromptRow, answer: Answer, response: ResponseRow, asker: Asker, eval_name: str) -> None:
-        """Add the answer to the next prompt, as it is stored in the cache and in `responses`."""
-        run = asker.run
-        name, is_error = prompt["request_id"], answer["error"] is not None
-        self.requests += 1
-        self.invalid += prompt["error"] is not None
-        for each in (self.mixed, self.costs, self.seconds):
-            each.add(answer)
-        self.sums["errors"] += is_error
-        self.sums["prompt_tokens"] += answer["prompt_tokens"] or 0
-        self.sums["output_tokens"] += answer["output_tokens"] or 0
-        self.faults["retryable_errors"] += response["retryable"]
-        self.faults["cut_at_max_tokens"] += "length" in response["finish_reason"]
-        self.faults["cut_in_reasoning"] += "reasoning" in response["finish_reason"]
-        self.faults["escaped"] += response["text_is_escaped"]
-        self.faults["truncated"] += response["truncated_tokens"] > 0
-        # A server may leave out counts of tokens, and log-probabilities of given tokens.
-        is_unknown = not is_error and None in (answer["prompt_tokens"], answer["output_tokens"])
-        self.tokens_unknown += bool(answer.get("attempts")) and is_unknown
-        self.without_scores += (answer["error"] or "").startswith("NoScoresError")
-        if prompt["error"] is None and name in asker.answered:
-            given = run.answers.get(name)
-            self.is_asked = True
-            self.tokens_asked += _tokens_asked(prompt["choices"], answer if given is None else given)
-            if given is not None and run.owners[name] == eval_name and self.of_run.times(name) == 1:
-                self.computed += 1
-                self.model_seconds += given["latency_s"]
-                self.costs_of_run.add(given)
-                self.seconds_of_run.add(given)
-
-
-def _run_counts(counts: _Counts, run: ModelRun) -> dict[str, float]:
-    """The counts of an eval's answers in this run."""
-    costs = counts.costs_of_run.counts() | counts.seconds_of_run.counts()
-    if run.look_cost:  # in one eval of the run
-        costs["cost"], run.look_cost = costs.get("cost", 0.0) + run.look_cost, 0.0
-    return {
-        "requests_computed": counts.computed,
-        "requests_cached": counts.requests - counts.computed - counts.invalid,
-        **counts.sums,
-        "model_seconds": round(counts.model_seconds, 3),
-        **{f"{name}_computed": count for name, count in costs.items()},
-    }
-
-
 def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str, *, suite: str | None = None) -> Plan:
     """Whether the current responses are this model's answers to these prompts. Asks no model.
 
@@ -441,7 +376,7 @@ def _write(plan: _Asking, run: ModelRun, model_version: str, *, merge_failures: 
         },
         counts={
             "requests": counts.requests,
-            **_run_counts(counts, run),
+            **counts.of_this_run(run),
             **counts.faults,
             **counts.costs.counts(),
             **counts.seconds.counts(),
@@ -472,20 +407,6 @@ def _response_row(partition: Partition, prompt: PromptRow, answer: Answer) -> Re
             "sample_name": prompt.get("sample_name"),
         },
     )
-
-
-def _tokens_asked(choices: Sequence[str] | None, answer: AnswerRow) -> int:
-    """The number of tokens a model reads to answer a request if nothing is shared: the prompt for each choice or text, and the choices.
-
-    The last token of a choice is only predicted. A text that is scored as a whole is read once. Not counted: tokens of generated texts,
-    prompts without context, and the overlap of windows over a long text.
-    """
-    prompt_tokens = int(answer["prompt_tokens"] or 0)
-    if answer.get("attempts"):  # a server counts the tokens of all calls
-        return prompt_tokens
-    if choices is None:
-        return prompt_tokens * max(1, len(answer["text"]))
-    return sum(prompt_tokens + len(tokens) - 1 for tokens in answer["choice_token_logprobs"] if prompt_tokens)
 
 
 def _with_answers(answer: Answer, prompt: str, tags: tuple[str, str]) -> dict[str, Any]:

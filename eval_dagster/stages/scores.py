@@ -40,7 +40,7 @@ from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, ItemScore, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.answer_counts import stored_mixed_counts
-from eval_dagster.stages.looks import NOT_ASKED
+from eval_dagster.stages.looks import not_asked
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import (
     AskedPrompts,
@@ -195,11 +195,6 @@ def materialize_scores(partition: Partition) -> StageResult:
     read_preview = partial(preview_samples, prompts, outputs, current, headline(task).NAME)
     cached = plan.fresh is not None
     return partition.result(_STAGE, current, cached=cached, read_preview=read_preview, warnings=[warning] if warning else [])
-
-
-def not_asked(file: LakeFile) -> dict[str, float]:
-    """The count of samples that an early stop left out, if there are any."""
-    return {name: count for name, count in file.info.counts.items() if name == NOT_ASKED}
 
 
 class _Seen:
@@ -463,27 +458,19 @@ def _answered(
         yield prompt, response_of(answer)
 
 
-def answered_rows(
-    prompts: Path,
-    outputs: Path,
-    prompt_columns: Sequence[str] | None = None,
-    answer_columns: Sequence[str] | None = None,
-    asked: Container[str] | None = None,
-) -> Iterator[tuple[PromptRow, ResponseRow]]:
+def answered_rows(prompts: Path, outputs: Path, asked: Container[str] | None = None) -> Iterator[tuple[PromptRow, ResponseRow]]:
     """The rows of `prompts`, each with the row of its answer. Few are held at once if both files have the same order, as they usually do.
 
     Args:
         prompts: The file of the prompts.
         outputs: The file of the answers.
-        prompt_columns: The columns that are read of the prompts; all if None.
-        answer_columns: The same of the answers.
         asked: The samples that were asked; all if None.
 
     Raises:
         LakeError: A file is damaged, or a prompt has no answer.
     """
-    answers, ahead = iter_rows(outputs, answer_columns), dict[str, ResponseRow]()
-    for prompt in iter_rows(prompts, prompt_columns):
+    answers, ahead = iter_rows(outputs), dict[str, ResponseRow]()
+    for prompt in iter_rows(prompts):
         name = prompt["sample_id"]
         if asked is not None and name not in asked:
             continue
