@@ -146,10 +146,13 @@ class LookedAt:
     def on(self, found: Comparison) -> Comparison:
         """The comparison with the baseline, with the p-value and the interval of a test that is repeated at looks.
 
-        A result that was stopped before its last look for another reason than a fall has the p-value 1: its own test has not ended.
+        A result that was stopped before its last look for another reason than a fall has the p-value 1: its own test has not ended. No look
+        stops a result because it rose, so that one is tested at the last look alone, as if all had been asked at once.
         """
-        design = design_of(self.plan)
+        design, last = design_of(self.plan), self.counts[-1]
         test, is_last = design.fall(self.counts), self.look == len(design.looks)
+        if is_last and last.up > last.down and not test.is_fallen:
+            return found
         p_value = min(1.0, 2 * test.p_value) if test.is_fallen or is_last else 1.0
         width = design.width_at(self.look - 1)
         low, high = (

@@ -37,7 +37,7 @@ from eval_dagster.results.materializations import (
     with_rows,
 )
 from eval_dagster.results.paired_scores import PairedScores
-from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON
+from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON, STOPPED_BY
 from eval_dagster.statistics.noninferiority import LEVEL
 from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
@@ -321,7 +321,7 @@ class Partition:
         anchor_at = self._standing(metric).anchor_at
         is_anchored = anchor_at in (None, current.materialized_at) or (anchor is not None and anchor.materialized_at == anchor_at)
         problem = None if is_anchored or anchor_at is None else f"the anchor of {minute(anchor_at)} cannot be read or compared"
-        if n_not_asked and not is_looked:
+        if n_not_asked and not is_looked and before.scores_version != current.scores_version:
             problem = "it was stopped before it could be proven"
         if is_looked and looked is not None:
             own = looked.plan.margin
@@ -344,8 +344,8 @@ class Partition:
         The baseline is None if it depends on the next result, or if there is none. The anchor is None if it is the baseline, which has no
         time then either, or if it cannot be read. Raises `LakeError` if the baseline cannot be read.
         """
-        standing = self._standing(metric)
-        if self.baseline.previous or (self.baseline.last_passed and standing.baseline_at is None):
+        is_known = self._standing(metric).baseline_at is not None if self.baseline.last_passed else self.baseline.until is not None
+        if not is_known or self.baseline.previous:
             return None, None, None
         before = self._before(metric)[0]
         anchor_at = self._other_anchor(metric, before)
@@ -371,8 +371,11 @@ class Partition:
         known.
         """
         missing = int(current.metrics.info.counts.get(NOT_ASKED, 0))
-        if not missing and self.gate.stop != "early":
-            return None
+        if (not missing and self.gate.stop != "early") or before.scores_version == current.scores_version:
+            return None  # a state that was accepted is its own baseline
+        inputs = current.metrics.info.inputs
+        if missing and STOPPED_BY not in inputs:
+            raise LakeError(f"{missing} of its samples were not asked: {inputs[STOP_REASON]}; the next run of the suite asks them")
         lake, rises = self.project.lake, bool(overall(current)[metric]["higher_is_better"])
         plan = plan_for(lake, self.suite, current, before.materialized_at, self._other_anchor(metric, before))
         if plan is not None and plan.reason is None and plan.metric == metric:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import product
+from itertools import islice, product
 from typing import Literal
 
 from eval_dagster.errors import EvalDagsterError
@@ -27,6 +27,8 @@ from eval_dagster.statistics.sample_sizes import (
 
 MOST_PAIRS = 8
 """Pairs of states from which the flips of an eval are measured, the newest first."""
+_FEW_PAIRS = 3
+"""Pairs of states from which a night takes its flips, before it asks."""
 _SHOWN_DAYS = 1
 _CEILING = 0.98
 _STEP = 1.02
@@ -166,7 +168,8 @@ def _planned(project: Project, suite: str, eval_name: str, model: str, *, fall: 
 def flips_of(points: Sequence[Materialization], metric: str, project: Project, eval_name: str, level: float) -> float | None:
     """The share of the samples that flip between successive states with different scores. None if no two such states are known."""
     known = [point for point in with_rows(points) if point.has_scores]
-    found = [each for each in _compared(known, metric, project, eval_name, level) if each.n_common] if known else []
+    pairs = islice(_compared(known, metric, project, eval_name, level), _FEW_PAIRS) if known else ()
+    found = [each for each in pairs if each.n_common]
     n = sum(each.n_common for each in found)
     return sum((each.n_higher or 0) + (each.n_lower or 0) for each in found) / n if n else None
 

@@ -14,7 +14,7 @@ from eval_dagster.stages.partition import Partition
 NOT_ASKED = "not_asked"
 """The count of a file of `responses`, `scores` or `metrics`: samples that an early stop left out."""
 STOPPED_BY = "stopped_by"
-"""The input of such a file: the suite whose gate stopped it."""
+"""The input of such a file: the suite that has its verdict by this part. Absent if it was stopped because another eval fell."""
 STOP_REASON = "stop_reason"
 """The input of such a file: why it was stopped."""
 

@@ -28,7 +28,7 @@ from eval_dagster.stages.answer_columns import read_answers
 from eval_dagster.stages.answer_counts import mixed_words, stored_mixed_counts
 from eval_dagster.stages.answer_figures import ServerState, server_states, with_answer_figures
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_findings
-from eval_dagster.stages.looks import not_asked
+from eval_dagster.stages.looks import STOP_REASON, STOPPED_BY, not_asked
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult
 from eval_dagster.stages.score_columns import NONE, Scores, column_in, first_order, flags, numbers, read_scores
@@ -98,7 +98,7 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Metric
         **{f"eval.{name}": value for name, value in project.eval(eval_name).set_fields().items()},
         "eval.num_fewshot": project.num_fewshot(eval_name),
         **{f"model.{name}": value for name, value in project.model(model).model_dump(mode="json").items()},
-        **{f"version.{name}": version for name, version in inputs.items() if name not in ("dataset", "metrics")},
+        **{f"version.{name}": version for name, version in inputs.items() if name not in ("dataset", "metrics", STOPPED_BY, STOP_REASON)},
         **{f"version.metric.{name}": version for name, version in metric_versions(task).items()},
     }
     source = project.reader.source(task)
@@ -112,6 +112,11 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Metric
             "model": model,
             "dagster_run_id": partition.run_id,
             "scores_file": str(scores.path.relative_to(project.lake.root)),
+            **(
+                {"stopped_early": f"{int(count)} samples not asked: {inputs[STOP_REASON]}"}
+                if (count := sum(not_asked(scores).values()))
+                else {}
+            ),
         },
         dataset_name=eval_name,
         dataset_source=source.path,

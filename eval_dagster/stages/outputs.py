@@ -71,6 +71,8 @@ class _Asking:
     not_asked: int = 0
     """Prompts that an early stop left out."""
     stop_reason: str = ""
+    has_verdict: bool = False
+    """Whether it was stopped by its own answers, not by those of another eval."""
 
     @property
     def left(self) -> int:
@@ -146,7 +148,7 @@ def materialize_outputs(
             message = f"its answers are of {mixed}, and `mixed_answers: error` is set. {cure}"
             yield replace(failure, message="; ".join((message, *warnings)))
         else:
-            suite = stopping.suite if stopping is not None and each.not_asked else None
+            suite = stopping.suite if stopping is not None and each.has_verdict else None
             file = _write(each, run, asked.version, merge_failures=int(bool(problem)), suite=suite)
             yield _result(each.partition, file, cached=False, warnings=warnings)
 
@@ -204,7 +206,7 @@ def _ask_in_looks(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], loo
         for plan in going:
             found = None if plan.looks is None or number == len(plan.looks.parts) else plan.looks.look()
             if found is not None:
-                plan.stop_reason = found.reason
+                plan.stop_reason, plan.has_verdict = found.reason, True
                 reason_of_all = reason_of_all or (f"{plan.partition}: {found.reason}" if found.ends_all else "")
             if found is not None or plan.looks is None or number == len(plan.looks.parts):
                 ended.append(plan)
@@ -371,7 +373,8 @@ def _write(plan: _Asking, run: ModelRun, model_version: str, *, merge_failures: 
             "model": model_version,
             "model_content": project.model_content(model),
             **declared,
-            **({STOPPED_BY: suite, STOP_REASON: plan.stop_reason} if suite is not None else {}),
+            **({STOP_REASON: plan.stop_reason} if plan.not_asked else {}),
+            **({STOPPED_BY: suite} if suite is not None else {}),
             **plan.prompts.info.inputs,
         },
         counts={

@@ -126,6 +126,7 @@ class Nights:
         wrong: Sequence[int] = (),
         wrong_of_two: Sequence[int] = (),
         numbers: Sequence[int] = tuple(range(40)),
+        right: Sequence[int] = tuple(range(100, 140)),
         question: str = "Say",
         answer: str = 'item["answer"]',
         words: str = "1.0",
@@ -135,12 +136,12 @@ class Nights:
         raising: str = "",
         function: str = "answer",
     ) -> None:
-        """Numbers to metric: of the eval `left`. What is raised, and what the function is called: of the model `one`."""
+        """Numbers to metric, but for `right`, are of the eval `left`; `right` are the numbers of the eval `right`. What is raised, and what the function is called: of the model `one`."""
         metrics = metrics or ", ".join(dict.fromkeys([metric, "Words"]))
         own = TASK.format(numbers=list(numbers), question=question, answer=answer, words=words, metrics=metrics, higher=higher)
         self._write("left.py", own)
         shared = {"question": "Say", "answer": 'item["answer"]', "words": "1.0", "metrics": "ExactMatch, Words", "higher": True}
-        self._write("right.py", TASK.format(numbers=list(range(100, 140)), **shared))
+        self._write("right.py", TASK.format(numbers=list(right), **shared))
         self._write("one.py", ANSWERS.format(wrong=list(wrong), raising=raising, name=function))
         self._write("two.py", ANSWERS.format(wrong=list(wrong_of_two), raising="", name="answer"))
 

@@ -110,6 +110,29 @@ def test_a_worse_night_stops_at_once_and_in_full_says_the_same(nights: Nights, t
         assert _rows(nights, query) == _rows(whole, query)
 
 
+def test_a_fall_ends_the_other_evals_which_are_not_judged_and_asked_next_time(nights: Nights) -> None:
+    files = {"numbers": MANY, "right": range(1000, 1500)}
+    nights.night(gate=EARLY, **files)
+    files |= {"wrong": tuple(range(0, 500, 4))}
+    red = nights.night(gate=EARLY, **files)
+    assert row(red).verdict is Verdict.REGRESSED
+    right = row(red, "right")
+    assert right.verdict is Verdict.NOT_COMPARABLE, "nothing is said of what was not asked"
+    assert str(right.reason).endswith("worse than its baseline at look 1 of 12; the next run of the suite asks them")
+    assert "because" not in str(right.reason)
+    asked = _asked(nights)
+    assert asked["left"] == asked["right"] == 152
+    (shown,) = _rows(nights, "select n, n_not_asked from leaderboard where eval = 'right'")
+    assert shown == {"n": 152, "n_not_asked": 348}
+
+    accept(nights.project().lake, "nightly", evals=["left"], models=[], by="a person", why="it is meant")
+    results, _ = nights.evaluate(gate=EARLY, **files)
+    then = nights.judge(baseline="last_passed", gate=EARLY)
+    assert row(then, "right").verdict is Verdict.NOT_WORSE
+    assert _computed(results) == _asked(nights)["right"] - 152
+    assert then.outcome is Outcome.PASSED
+
+
 def test_a_night_killed_between_looks_goes_on_at_the_same_look(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     changed = {"numbers": MANY, "question": "Please say", "wrong": tuple(range(0, 500, 40))}
