@@ -40,7 +40,8 @@ def design(n: int, margin: float, flips: float) -> Design:
 @cache
 def fewest_rises(n: int, margin: float, level: float, most: int) -> Integers:
     """For each number of falls, the fewest rises that prove at `n` samples, and n + 1 at the end. At most `most` are tried."""
-    found, fewest = [], 0
+    found: list[int] = []
+    fewest = 0
     while fewest <= most and len(found) + fewest <= n:
         if exact_p_value(n, fewest, len(found), margin) <= level:
             found.append(fewest)
