@@ -156,7 +156,7 @@ class LookedAt:
         p_value = min(1.0, 2 * test.p_value) if test.is_fallen or is_last else 1.0
         width = design.width_at(self.look - 1)
         low, high = (
-            None if end is None or found.difference is None else found.difference + width * (end - found.difference)
+            None if end is None or found.difference is None else min(1.0, max(-1.0, found.difference + width * (end - found.difference)))
             for end in (found.ci_low, found.ci_high)
         )
         return replace(found, p_value=p_value, test="sequential McNemar", ci_low=low, ci_high=high)

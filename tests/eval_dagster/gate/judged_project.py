@@ -136,7 +136,10 @@ class Nights:
         raising: str = "",
         function: str = "answer",
     ) -> None:
-        """Numbers to metric, but for `right`, are of the eval `left`; `right` are the numbers of the eval `right`. What is raised, and what the function is called: of the model `one`."""
+        """Write the files of a night. What is raised, and what the function is called: of the model `one`.
+
+        Numbers to metric, but for `right`, are of the eval `left`; `right` are the numbers of the eval `right`.
+        """
         metrics = metrics or ", ".join(dict.fromkeys([metric, "Words"]))
         own = TASK.format(numbers=list(numbers), question=question, answer=answer, words=words, metrics=metrics, higher=higher)
         self._write("left.py", own)
