@@ -186,8 +186,12 @@ def aggregate_median(parts: Sequence[Part]) -> Aggregated:
     roots, vectors = np.linalg.eigh(related)
     factors = vectors * np.sqrt(np.maximum(roots, 0.0))
     factors /= np.sqrt((factors**2).sum(axis=1, keepdims=True))
+    # Each draw with its mirror image, and with the variance 1: an eval that alone decides has its own standard error.
+    numbers = np.random.default_rng(_SEED).standard_normal((DRAWS // 2, count))
+    numbers = np.concatenate([numbers, -numbers])
+    numbers /= np.sqrt((numbers**2).mean(axis=0))
     # Not a product of BLAS: its last digits depend on the number of threads.
-    drawn = np.einsum("dk,pk->dp", np.random.default_rng(_SEED).standard_normal((DRAWS, count)), factors)
+    drawn = np.einsum("dk,pk->dp", numbers, factors)
     variance = float(np.median(kept * (values - value) + drawn * errors, axis=1).var(ddof=1)) if errors.any() else 0.0
     clusters = float(np.median([part.n_clusters for part in parts]))
     return _with_interval(value, math.sqrt(variance), variance, max(1.0, clusters - 1), clusters, _bounds(parts, None))

@@ -73,7 +73,7 @@ _Results = dict[tuple[str, str, str | None], _Found]
 def current_results(connection: duckdb.DuckDBPyConnection, aggregates: Sequence[ConfiguredAggregate], models: Collection[str]) -> _Results:
     """The current results that aggregates of some models take."""
     evals = sorted({name for each in aggregates for name in each.evals})
-    columns = ", ".join(_Found.__dataclass_fields__)
+    columns = ", ".join(_Found.__dataclass_fields__).replace("n_clusters", "coalesce(n_clusters, n)")
     rows = connection.execute(
         f"select {columns} from internal._current_metrics where subject is null "  # noqa: S608 - names of fields
         "and eval in (select unnest($evals)) and model in (select unnest($models)) order by is_headline, aggregation = 'macro' desc",
@@ -127,7 +127,9 @@ def _samples_of(connection: duckdb.DuckDBPyConnection, results: Sequence[_Found]
         )
         select
             chosen.place,
-            hash(case when s.cluster = s.source_id then s.cluster else concat(datasets.dataset_path, chr(10), s.cluster) end) as cluster,
+            coalesce(s.cluster, s.sample_id) as own,
+            coalesce(s.source_id, s.sample_id) as source,
+            hash(case when own = source then own else concat(datasets.dataset_path, chr(10), own) end) as cluster,
             hash(s.subject) as subject,
             hash(s.sample_id) as sample,
             case when chosen.is_corpus then 0 else s.value end as value
