@@ -6,7 +6,7 @@ for all if evals.yaml has other aggregates. So they always belong to the metrics
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import duckdb
@@ -66,39 +66,36 @@ class _Samples:
     """Null for a metric of all samples together."""
 
 
-_Results = dict[tuple[str, str, str | None], _Found]
-"""By eval, model and the metric that an aggregate names."""
+_Results = dict[tuple[str, str | None], _Found]
+"""By eval and the metric that an aggregate names."""
 
 
-def current_results(connection: duckdb.DuckDBPyConnection, aggregates: Sequence[ConfiguredAggregate], models: Collection[str]) -> _Results:
-    """The current results that aggregates of some models take."""
-    evals = sorted({name for each in aggregates for name in each.evals})
+def current_results(connection: duckdb.DuckDBPyConnection, aggregates: Sequence[ConfiguredAggregate], model: str) -> _Results:
+    """The current results of a model that its aggregates take."""
+    evals = sorted({name for each in aggregates if model in each.models for name in each.evals})
     columns = ", ".join(_Found.__dataclass_fields__).replace("n_clusters", "coalesce(n_clusters, n)")
     rows = connection.execute(
         f"select {columns} from internal._current_metrics where subject is null "  # noqa: S608 - names of fields
-        "and eval in (select unnest($evals)) and model in (select unnest($models)) order by is_headline, aggregation = 'macro' desc",
-        {"evals": evals, "models": sorted(models)},
+        "and eval in (select unnest($evals)) and model = $model order by is_headline, aggregation = 'macro' desc",
+        {"evals": evals, "model": model},
     ).fetchall()
     named = {each.metric for each in aggregates if each.metric is not None}
     found: _Results = {}
     for row in (_Found(**dict(zip(_Found.__dataclass_fields__, each, strict=True))) for each in rows):
         if row.is_headline:
-            found[row.eval, row.model, None] = row
+            found[row.eval, None] = row
         if row.metric in named:  # of two rows of a metric the headline, else the mean of the samples
-            found[row.eval, row.model, row.metric] = row
+            found[row.eval, row.metric] = row
     return found
 
 
 def aggregate_rows(
-    connection: duckdb.DuckDBPyConnection, aggregates: Sequence[ConfiguredAggregate], models: Collection[str], results: _Results
+    connection: duckdb.DuckDBPyConnection, aggregates: Sequence[ConfiguredAggregate], model: str, results: _Results
 ) -> pa.Table:
-    """The rows of aggregates for some models. The relation `aggregated_scores` has the scores behind the results."""
+    """The rows of the aggregates of a model. The relation `aggregated_scores` has the scores behind the results."""
     parts = _samples_of(connection, list({id(each): each for each in results.values()}.values()))
     rows = [
-        _row(each, model, [results.get((name, model, each.metric)) for name in each.evals], parts)
-        for each in aggregates
-        for model in each.models
-        if model in models
+        _row(each, model, [results.get((name, each.metric)) for name in each.evals], parts) for each in aggregates if model in each.models
     ]
     return pa.Table.from_pylist(list(map(dict, rows)), schema=SCHEMA)
 
@@ -141,7 +138,7 @@ def _samples_of(connection: duckdb.DuckDBPyConnection, results: Sequence[_Found]
         left join datasets
             on s.eval = datasets.eval
         where (chosen.is_corpus and s.error is null) or isfinite(s.value)
-        order by chosen.place, s.sample_id
+        order by chosen.place, sample
         """
     ).fetchnumpy()
     places, columns = np.asarray(found["place"]), {name: np.asarray(found[name]) for name in ("cluster", "subject", "sample", "value")}
@@ -217,8 +214,3 @@ def _part(result: _Found, samples: _Samples, aggregate: ConfiguredAggregate) -> 
         influence=samples.influence,
         n_clusters=result.n_clusters,
     )
-
-
-def files_behind(results: Iterable[_Found]) -> list[str]:
-    """The files of scores behind results."""
-    return sorted({each.scores_file for each in results if each.scores_file is not None})

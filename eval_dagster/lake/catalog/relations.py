@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from eval_dagster.errors import QueryError
-from eval_dagster.lake.catalog.aggregates import KIND, SCHEMA, aggregate_rows, current_results, definitions, files_behind
+from eval_dagster.lake.catalog.aggregates import KIND, SCHEMA, aggregate_rows, current_results, definitions
 from eval_dagster.lake.catalog.index import Index, Indexed, info_of
 from eval_dagster.lake.catalog.packs import PACKED
 from eval_dagster.lake.catalog.scanning import Changes
@@ -237,15 +237,16 @@ class _Catalog:
         models = {model for each in aggregates for model in each.models if touched is None or model in touched}
         if not models:
             return
-        results = current_results(self._connection, aggregates, models)
-        files = set(files_behind(results.values()))
-        self._register("files_behind", pa.table({"_source": pa.array(sorted(files), pa.string())}))
-        chosen = [each for each in self._index.loose("scores") if each.path in files]
-        scores = self._parts("scores", chosen, files="semi join files_behind using (_source)")
-        self._create("temporary view", "aggregated_scores", "scores", scores)
-        self._register("new_aggregates", aggregate_rows(self._connection, aggregates, models, results))
-        self._connection.execute("delete from aggregates where model in (select model from new_aggregates)")
-        self._connection.execute("insert into aggregates by name select * from new_aggregates")
+        loose = self._index.loose("scores")
+        for model in sorted(models):  # one after the other, since all scores of all models take much memory
+            results = current_results(self._connection, aggregates, model)
+            files = {each.scores_file for each in results.values() if each.scores_file is not None}
+            self._register("files_behind", pa.table({"_source": pa.array(sorted(files), pa.string())}))
+            scores = self._parts("scores", [each for each in loose if each.path in files], files="semi join files_behind using (_source)")
+            self._create("temporary view", "aggregated_scores", "scores", scores)
+            self._register("new_aggregates", aggregate_rows(self._connection, aggregates, model, results))
+            self._connection.execute("delete from aggregates where model = $1", [model])
+            self._connection.execute("insert into aggregates by name select * from new_aggregates")
 
     def _create_scores(self) -> None:
         """Create the relations of the scores behind the current metrics, and behind all metrics ever."""
