@@ -12,7 +12,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.texts.figures import did_you_mean
 
 _SETTINGS = {"num_samples": "limit", "num_fewshot": "num_fewshot", "task_subjects": "subjects", "hf_revision": "dataset_revision"}
-"""Settings of a suite file -> those of an eval. Both limits count samples of a subject."""
+"""Settings of a suite file -> settings of an eval. Both limits count samples of a subject."""
 _REPEATS = "repeats"
 _OF_MODELS = ("temperature", "top_p", "top_k", "max_tokens", "batch_size", "extra_llm_args")
 _KEYS = ("name", "tasks", "aggregates", *_SETTINGS, _REPEATS, *_OF_MODELS)

@@ -55,7 +55,7 @@ class ConfiguredAggregate:
     """One an eval; all 1 for a plain mean and a median."""
     models: tuple[str, ...]
     normalised: bool
-    """Whether scores are placed between that of guessing and the best."""
+    """Whether scores are placed between the score of guessing and the best."""
     metric: str | None
     """A metric of each eval; null for the headline."""
 

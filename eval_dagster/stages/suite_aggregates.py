@@ -17,7 +17,7 @@ def require_sensible_aggregates(project: Project, suite: str) -> None:
     """Raise `UsageError` if an aggregate of a suite can have no value.
 
     An eval lacks the metric, or its score by chance is not known although the aggregate is normalised, or its metric has another unit or
-    direction than that of the other evals. A task that cannot be loaded is reported when its eval is evaluated, and the metrics of a
+    direction than the other evals. A task that cannot be loaded is reported when its eval is evaluated, and the metrics of a
     benchmark that brings its own are known by its results alone: the relation `aggregates` has the reason then.
     """
     settings = project.suite(suite)

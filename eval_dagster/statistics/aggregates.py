@@ -130,8 +130,8 @@ def aggregate_mean(parts: Sequence[Part], weights: Sequence[float]) -> Aggregate
     many as its eval with the fewest clusters, less one.
 
     With known bounds the interval is Wilson's at the effective sample size p (1 - p) / variance, with p the value's place between the
-    bounds, as that of `estimate_macro`. An eval whose samples all score the same has the standard error 0, which says too much of few
-    samples; in the interval it counts with that of Agresti & Coull (1998, The American Statistician 52). For a value at a bound, the size
+    bounds, as in `estimate_macro`. An eval whose samples all score the same has the standard error 0, which says too much of few
+    samples; in the interval it counts with Agresti's & Coull's (1998, The American Statistician 52). For a value at a bound, the size
     is 1 / sum of (w^2 / clusters) over evals; a group of evals that share clusters counts as one with the sum of their weights. Without
     bounds the interval is Student's, and there is none with less than 2 degrees of freedom or if nothing varies.
 
@@ -159,7 +159,7 @@ def aggregate_mean(parts: Sequence[Part], weights: Sequence[float]) -> Aggregate
 def aggregate_median(parts: Sequence[Part]) -> Aggregated:
     """Estimate the median of evals' scores.
 
-    The standard error is that of a Gaussian multiplier bootstrap over clusters (Chernozhukov, Chetverikov & Kato 2013, Annals of Statistics
+    The standard error comes from a Gaussian multiplier bootstrap over clusters (Chernozhukov, Chetverikov & Kato 2013, Annals of Statistics
     41): in each draw the influences of a cluster on all evals are multiplied by one standard normal number, so that evals which share
     clusters move together. The scores of the draws are normal with the standard errors of the evals and the correlations of
     `correlations`, and are drawn as such, with a fixed seed.
@@ -232,7 +232,7 @@ def _with_interval(value: float, stderr: float, variance: float, free: float, si
 
 
 def _bounds(parts: Sequence[Part], shares: Floats | None) -> Bounds | None:
-    """The bounds of a weighted mean, or of a median without weights. None if those of a part are not known."""
+    """The bounds of a weighted mean, or of a median without weights. None if a part has none."""
     known = [part.bounds for part in parts if part.bounds is not None]
     if len(known) < len(parts):
         return None
