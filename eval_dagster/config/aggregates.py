@@ -17,6 +17,7 @@ class AggregateConfig(Section):
     weights: dict[str, Annotated[Number, Field(gt=0)]] | None = None
     """The weight of each eval, above 0, in proportion to their sum; for `weighted` alone."""
     normalised: Switch = False
-    """Whether scores are first placed between guessing (0) and the best score (1): score minus chance, divided by best minus chance. For evals that count correct choices, whose score by chance is known."""
+    """Whether scores are first placed between guessing (0) and the best score (1): score minus chance, divided by best minus chance. For
+    evals that count correct choices, whose score by chance is known."""
     metric: Text | None = None
     """A metric that all of the evals have; of each eval the one that the leaderboard shows if not given."""
