@@ -20,11 +20,11 @@ from pydantic_core import PydanticUndefined
 
 import eval_dagster
 from eval_dagster.cli.app import app
-from eval_dagster.config import gate, models, schema
+from eval_dagster.config import aggregates, gate, models, schema
 from eval_dagster.lake.catalog.index import open_index
 from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.tables.columns import MetricRow
+from eval_dagster.lake.tables.columns import AggregateRow, MetricRow
 from eval_dagster.lake.tables.events import EndpointAnswer
 from eval_dagster.lake.tables.schemas import COMMON, RECORDS, column_texts
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
@@ -59,6 +59,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "variants": schema.VariantConfig,
     "suites": schema.SuiteConfig,
     "gate": gate.GateConfig,
+    "aggregates": aggregates.AggregateConfig,
     "datasets": schema.DatasetsConfig,
     "mlflow": schema.TrackingConfig,
     "public_url": schema.PublicUrlConfig,
@@ -193,7 +194,7 @@ def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, used
 
 def texts_of(name: str) -> dict[str, str]:
     """The meanings of a relation's columns, by the docstrings of its table's records."""
-    views = {"change_points": (Look,), "endpoint_answers": (EndpointAnswer,)}
+    views = {"aggregates": (AggregateRow,), "change_points": (Look,), "endpoint_answers": (EndpointAnswer,)}
     if name.startswith("leaderboard"):  # it has columns of `metrics`
         return {column: text for column, text in column_texts(MetricRow).items() if column not in TEXTS["columns"]}
     return column_texts(*{**RECORDS, **views}.get(name.removesuffix("_history"), ()))

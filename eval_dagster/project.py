@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, 
 from eval_dagster.datasets.assets import AssetStore, asset_path
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
-from eval_dagster.lake.files import Configured, Lake, trial_lake
+from eval_dagster.lake.files import Configured, ConfiguredAggregate, Lake, trial_lake
 from eval_dagster.lake.remote.mirror import mirror_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.handle import open_handle
@@ -153,7 +153,7 @@ class Project:
             tasks=tasks,
             training_runs=runs,
             known_checkpoints={each.model: each for each in checkpoints if each.model and each.state in ("ready", "left out", "deleted")},
-            lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
+            lake=Lake(home, configured=configured(config.evals, config.models, config.suites)),
             reader=DatasetReader(
                 None if mirror is None else (path.parent / mirror).resolve(),
                 path.parent,
@@ -382,6 +382,27 @@ class Project:
                 f"{'as the eval says' if settings.fewshot_strategy else f'as the task {task.NAME} says'}), so that all sets would be the "
                 "same; expected fewshot_sets 1, or fewshot_strategy random or balanced"
             )
+
+
+def configured(evals: Iterable[str], models: Iterable[str], suites: Mapping[str, SuiteConfig]) -> Configured:
+    """The names of a configuration and the aggregates of its suites, as a lake shows them."""
+    aggregates = []
+    for suite_name, suite in suites.items():
+        for name, section in suite.aggregates.items():
+            members = section.evals or suite.evals
+            aggregates.append(
+                ConfiguredAggregate(
+                    suite=suite_name,
+                    name=name,
+                    of=section.of,
+                    evals=members,
+                    weights=tuple((section.weights or {}).get(each, 1.0) for each in members),
+                    models=suite.models,
+                    normalised=section.normalised,
+                    metric=section.metric,
+                )
+            )
+    return Configured(evals=tuple(evals), models=tuple(models), aggregates=tuple(aggregates))
 
 
 def keep_key_prefix(home: Path, prefix: Sequence[str] | None) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.schema import Config
-from eval_dagster.lake.files import Configured, Lake
+from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote.mirror import mirrored_url
-from eval_dagster.project import Project
+from eval_dagster.project import Project, configured
 from eval_dagster.stores.whole_files import replaced
 
 _REMEMBERED_FORMAT = 1
@@ -80,7 +80,7 @@ def recall(home: Path) -> Remembered | None:
         project = replace(
             Project.of(config, Path(kept["config_path"]), home),
             # The catalog marks the names of the configuration, so publishing a notice must use the same names.
-            lake=Lake(home, configured=Configured(evals=tuple(kept["evals"]), models=tuple(kept["models"]))),
+            lake=Lake(home, configured=configured(kept["evals"], kept["models"], config.suites)),
         )
         since = {name: datetime.fromisoformat(time) for name, time in kept["since"].items()}
         return Remembered(project=project, loaded_at=datetime.fromisoformat(kept["loaded_at"]), since=since)

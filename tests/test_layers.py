@@ -42,11 +42,11 @@ ARROWS = {
     "project": "addresses checkpoints config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
     "tracking users_code",
     "remembered": "config lake.files lake.remote project stores",
-    "lake.catalog": "errors lake.files lake.format lake.remote lake.tables stores versions",
+    "statistics": "records",
+    "lake.catalog": "errors lake.files lake.format lake.remote lake.tables statistics stores versions",
     "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
     "lake.lineage": "errors lake.files lake.format versions",
     "prompts": "config errors metrics models records sandbox tasks texts users_code versions",
-    "statistics": "records",
     "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models progress project "
     "prompts records sandbox statistics tasks texts tracking users_code versions",
     "known_results": "project stages stores",

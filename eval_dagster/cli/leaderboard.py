@@ -15,6 +15,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import damages_listed, read_rows
 from eval_dagster.lake.files import Lake, catalog_path, trial_lake
 from eval_dagster.lake.records import read_attempts
+from eval_dagster.lake.tables.columns import AggregateRow
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
@@ -102,6 +103,8 @@ def show_leaderboard(
     lake = queried_lake(url, trial=trial)
     read_again(lake)
     results = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen, costs=costs)
+    if suite and results:
+        print_aggregates(lake, suite, models)
     damages = damages_listed(lake)
     print_damages(damages)
     for page in [] if trial else shown_pages(lake.home, results):
@@ -173,6 +176,33 @@ def print_leaderboard(
     if any(row.findings is None for row in rows):
         out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
     return [(row.eval, row.model) for row in rows]
+
+
+def print_aggregates(lake: Lake, suite: str, models: Sequence[str] = ()) -> None:
+    """Print the aggregates of a suite, for some models or for all of the suite, and why one has no value."""
+    query = "from aggregates where suite = $suite order by aggregate, model"
+    rows: list[AggregateRow] = [row for row in read_rows(lake, query, {"suite": suite}) if not models or row["model"] in models]
+    if not rows:
+        return
+    cells = [
+        [
+            *(row["aggregate"], row["model"], number(row["value"]), number(row["stderr"]), interval(row["ci_low"], row["ci_high"])),
+            *(row["n_evals"], row["n_samples"]),
+        ]
+        for row in rows
+    ]
+    whole = f"""sql "from aggregates where suite = '{suite}'" --format csv{" --trial" if lake.is_trial else ""}"""
+    print_screenful(
+        f"Aggregates of {suite}",
+        ("aggregate", "model", "value", "± stderr", "95 % interval", "evals", "samples"),
+        cells,
+        right=("value", "± stderr", "evals", "samples"),
+        heads=("aggregate",),
+        spare=("samples", "± stderr"),
+        whole=whole,
+    )
+    without = [f"{row['aggregate']} of {row['model']} has no value: {row['reason']}" for row in rows if row["reason"]]
+    print_few(without, whole=whole, style="yellow")
 
 
 def prompt_warning(rows: Sequence[Standing]) -> str | None:

@@ -1,12 +1,15 @@
 """The commands `environments` and `import-suite`: other packages whose benchmarks evals can use."""
 
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from eval_dagster.cli.console import out, print_next, print_table
+from eval_dagster.cli.suite_files import read_suite_file
 from eval_dagster.config.loading import load_config
 from eval_dagster.config.yaml_document import with_entries
 from eval_dagster.errors import RequirementError, UsageError
@@ -14,8 +17,10 @@ from eval_dagster.models.registry import registered_sections
 from eval_dagster.peers.processes.environments import make_environment
 from eval_dagster.peers.processes.registry import Environment, ProcessRegistry
 from eval_dagster.project import Project, default_config_path
+from eval_dagster.stores.whole_files import replaced
 from eval_dagster.task_files.registries import opened_registry, registered, registry_names
 from eval_dagster.texts.figures import did_you_mean
+from eval_dagster.texts.visible_text import storable
 
 environments = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -77,10 +82,21 @@ def _registries() -> dict[str, ProcessRegistry]:
 
 
 def import_suite(
-    source: Annotated[str, typer.Argument(metavar="REGISTRY:GROUP", help="A group of benchmarks of another package: lm_eval:leaderboard.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="REGISTRY:GROUP",
+            help="A group of benchmarks of another package, lm_eval:leaderboard, or a suite file: eval_framework:suite.yaml.",
+        ),
+    ],
     suite: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the suite; by default that of the group.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write the sections of a suite file there instead of printing them.")
+    ] = None,
 ) -> None:
     """Add a suite and its evals to evals.yaml, for all of its models. It is written anew, unless the result would be wrong.
+
+    The sections of a suite file of eval-framework are printed instead, or written to a file of their own: they may be many.
 
     Raises:
         UsageError: The group is unknown, or evals.yaml has entries of these names with other settings.
@@ -88,6 +104,13 @@ def import_suite(
     """
     project = Project.open()
     registry, colon, group = source.partition(":")
+    if registry == "eval_framework" and group.endswith((".yaml", ".yml")):
+        if suite is not None:
+            raise UsageError("a suite file names its suites; give it without --name")
+        _import_file(Path(group), list(project.config.models), file)
+        return
+    if file is not None:
+        raise UsageError("--output is for a suite file, eval_framework:suite.yaml; a group is added to evals.yaml")
     if not (colon and group and registry in registry_names()):
         known = registry_names()
         raise UsageError(
@@ -119,3 +142,19 @@ def import_suite(
         shots = f", {settings['num_fewshot']} shots" if "num_fewshot" in settings else ""
         out.print(f"  {eval_name}: {settings['task']}{shots}", highlight=False)
     print_next((f"run --suite {name} --limit 5", "tries it with five samples of each subject"))
+
+
+def _import_file(path: Path, models: Sequence[str], file: Path | None) -> None:
+    """Print the sections of a suite file of eval-framework, or write them to a file that is not there yet."""
+    text = read_suite_file(path, models).text()
+    if file is None:
+        sys.stdout.write(storable(text))
+        return
+    if file.exists():
+        raise UsageError(f"--output {file} exists; name another file, or delete it")
+    try:
+        with replaced(file) as temporary:
+            temporary.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {file} cannot be written: {error}") from error
+    out.print(f"{file}: the sections of {path}; copy them into evals.yaml", soft_wrap=True)

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from eval_dagster.cli.console import WarningHandler, errors, out, print_next, program_name, say
-from eval_dagster.cli.leaderboard import print_leaderboard
+from eval_dagster.cli.leaderboard import print_aggregates, print_leaderboard
 from eval_dagster.cli.options import Evals, Models, Suite
 from eval_dagster.cli.run_summary import (
     NOT_EVALUATED,
@@ -43,6 +43,7 @@ from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import SilentReporter, current_reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageFailure, StageResult, partition_key
+from eval_dagster.stages.suite_aggregates import require_sensible_aggregates
 from eval_dagster.texts.figures import counted
 from eval_dagster.texts.terminal import PlainConsole
 
@@ -102,7 +103,7 @@ def run(
         options = [("--suite", suite)] if suite else []
         options += [*(("--eval", name) for name in evals), *(("--model", name) for name in models)]
         whole = " ".join(["run", *(f"{option} {name}" for option, name in options)])
-        _run_trial(project, *chosen(), limit, whole)
+        _run_trial(project, *chosen(), limit, whole, suite)
         return
     for option, file in (("--junit", junit), ("--markdown", markdown)):
         if file is not None and suite is None:
@@ -116,6 +117,7 @@ def run(
     project.lake.begin()
     if suite is not None:
         require_sensible_gate(project, suite)
+        require_sensible_aggregates(project, suite)
     warn_of_problems(project, chosen_evals, chosen_models, is_judged=suite is not None, is_launched=launch)
     started = time.monotonic()
     with reporting():
@@ -139,6 +141,8 @@ def run(
     end = read_end(project, summary, chosen_evals, chosen_models)
     if not print_leaderboard(project.lake, chosen=(chosen_evals, list(project.config.models)), whole=_leaderboard(suite, evals)):
         out.print("There is no result yet: no evaluation succeeded.")
+    elif suite is not None:
+        print_aggregates(project.lake, suite, chosen_models if models else ())
     flipped = None
     if summary.gate is not None:
         from eval_dagster.cli import gate as gating
@@ -213,11 +217,11 @@ def _cancel(project: Project, evals: Sequence[str], models: Sequence[str], suite
     out.print(f"Runs that are being canceled: {names}" if ids else "There is no such run that has not ended.")
 
 
-def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], limit: int, whole: str) -> None:
+def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], limit: int, whole: str, suite: str | None) -> None:
     """Evaluate at most `limit` samples a subject and print the trial's leaderboard; exit status 1 if something failed.
 
     No published result changes: no table of the lake, no record of Dagster or MLflow, no judgement and no report. The answers go to the
-    project's cache. `whole` is the command that evaluates the same without a limit.
+    project's cache. `whole` is the command that evaluates the same without a limit, and `suite` the suite of which aggregates are printed.
     """
     look_at_assets(project, evals)
     project.lake.begin()
@@ -229,6 +233,8 @@ def _run_trial(project: Project, evals: Sequence[str], models: Sequence[str], li
     with reporting():
         outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=run_id, reporter=current_reporter()))
     print_leaderboard(trial.lake, title="Trial", chosen=(evals, models), whole="leaderboard --trial")
+    if suite is not None:
+        print_aggregates(trial.lake, suite, models)
     results = [each for each in outcomes if isinstance(each, StageResult)]
     attempts = read_attempts(trial.lake, run_ids=[run_id])
     computed, answered = request_counts(attempts)

@@ -301,6 +301,8 @@ def _name_problems(document: YamlDocument, registries: Collection[str], folder: 
                     path = ("suites", name, "gate", setting, place)
                     found = repr(each) if isinstance(named, dict) else document.found(path)
                     yield path, f"found {found}; expected an eval of the suite ({', '.join(known)}){did_you_mean(each, known)}"
+        for aggregate in _mapping(_value(document, ("suites", name, "aggregates"))):
+            yield from _aggregate_problems(("suites", name, "aggregates", aggregate), document, known)
 
 
 def _task_problems(path: KeyPath, document: YamlDocument, registries: Collection[str]) -> Iterator[Problem]:
@@ -324,6 +326,31 @@ def _reference_problems(path: KeyPath, document: YamlDocument, known: Collection
             where = (*path, position)
             listed = f"a name under {path[-1]} ({', '.join(map(show_key, known)) or 'there is none'})"
             yield where, f"found {document.found(where)}; expected {listed}{did_you_mean(name, known)}"
+
+
+def _aggregate_problems(path: KeyPath, document: YamlDocument, of_suite: Sequence[str] | None) -> Iterator[Problem]:
+    """Unknown evals of an aggregate, and weights that are missing or too many. `of_suite` are the evals of its suite, if they are known."""
+    named = _value(document, (*path, "evals"))
+    if of_suite is not None:
+        for position, each in enumerate(named if isinstance(named, list) else ()):
+            if isinstance(each, str) and each not in of_suite:
+                where = (*path, "evals", position)
+                meant = did_you_mean(each, of_suite)
+                yield where, f"found {document.found(where)}; expected an eval of the suite ({', '.join(of_suite)}){meant}"
+    yield from _repeat_problems((*path, "evals"), document)
+    members = [each for each in named if isinstance(each, str)] if isinstance(named, list) else of_suite
+    is_weighted, weights = _value(document, (*path, "of")) == "weighted", _value(document, (*path, "weights"))
+    if members is None or not (weights is None or isinstance(weights, dict)):
+        return
+    if weights is not None and not is_weighted:
+        yield (*path, "weights"), "found weights without `of: weighted`; expected both or neither"
+        return
+    for each in weights or {}:
+        if each not in members:
+            meant = did_you_mean(str(each), members)
+            yield (*path, "weights", each), f"found {each!r}; expected an eval of the aggregate ({', '.join(members)}){meant}"
+    if is_weighted and (missing := [each for each in members if each not in (weights or {})]):
+        yield (*path, "weights"), f"found no weight of {', '.join(missing)}; expected a number above 0 for each eval of the aggregate"
 
 
 def _repeat_problems(path: KeyPath, document: YamlDocument) -> Iterator[Problem]:

@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from eval_dagster.config.aggregates import AggregateConfig
 from eval_dagster.config.gate import GateConfig
 from eval_dagster.config.models import BUILT_IN, ModelConfig, ModelSection, VllmModel, WeightsSection
 from eval_dagster.config.values import (
@@ -201,6 +202,8 @@ class SuiteConfig(Section):
     (the state before the last change, whether good or bad), a date (2026-01-31), a model, or a model at a time (name@2026-01-31)."""
     gate: GateConfig = GateConfig()
     """When a result counts as worse."""
+    aggregates: dict[Name, AggregateConfig] = Field(default_factory=dict)
+    """Single numbers for several evals, by name, for each model. The gate does not judge them."""
     notify: tuple[VariableName, ...] = ()
     """Names of environment variables that hold the addresses (apprise URLs) to which failures and regressions are reported."""
 

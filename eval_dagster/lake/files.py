@@ -39,6 +39,25 @@ class Configured:
 
     evals: tuple[str, ...]
     models: tuple[str, ...]
+    aggregates: tuple["ConfiguredAggregate", ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfiguredAggregate:
+    """An aggregate of a suite of evals.yaml."""
+
+    suite: str
+    name: str
+    of: str
+    """`mean`, `median` or `weighted`."""
+    evals: tuple[str, ...]
+    weights: tuple[float, ...]
+    """One an eval; all 1 for a plain mean and a median."""
+    models: tuple[str, ...]
+    normalised: bool
+    """Whether scores are placed between the score of guessing and the best."""
+    metric: str | None
+    """A metric of each eval; null for the headline."""
 
 
 class Lake:

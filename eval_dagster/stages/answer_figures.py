@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import looks_at_model
 from eval_dagster.lake.tables.columns import MetricRow
-from eval_dagster.metrics.base import is_between
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, ItemMetric, RowMetric, bounds_of, is_between, response_kind
+from eval_dagster.records import Loglikelihood
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.answer_columns import Answers
-from eval_dagster.stages.score_columns import NONE, Codes, Flags, Scores, base_name, numbers
+from eval_dagster.stages.score_columns import NONE, Codes, Flags, Floats, Scores, base_name, numbers
 from eval_dagster.tasks.base import BaseTask
 
 _Key = tuple[str, str, str | None]
@@ -106,6 +107,7 @@ def with_answer_figures(task: type[BaseTask[Any]], rows: Sequence[MetricRow], sc
             found |= _aggregated(task, replace(scores, values=np.where(replaced, end, scores.values)).where(is_bounded))
     subjects = {text: code for code, text in enumerate(scores.subjects.texts.to_pylist())}
     counted = {name: _counts(each, name) for name, each in of_metric.items()}
+    chances = _chances(task, scores, answers)
     figures: list[MetricRow] = []
     for row in rows:
         counts = counted[base_name(row["metric"])]
@@ -121,8 +123,48 @@ def with_answer_figures(task: type[BaseTask[Any]], rows: Sequence[MetricRow], sc
         added["value_completed"] = completed["value"] if completed and has_texts else None
         for column, found_row in zip(("value_lowest", "value_highest"), bound, strict=True):
             added[column] = found_row["value"] if found_row and has_texts else None
+        added["chance"] = _chance(row, chances, subjects, scores)
         figures.append(cast(MetricRow, {**row, **added}))
     return figures
+
+
+def may_know_chance(metric: type[BaseMetric[Any]]) -> bool:
+    """Whether a metric may count correct choices, so that the score of guessing is known: its values and choices tell."""
+    is_of_choices = response_kind(metric) is Loglikelihood and not issubclass(metric, CorpusMetric | ItemMetric | RowMetric)
+    return is_of_choices and metric.HIGHER_IS_BETTER and metric.BEST == 1.0 and bounds_of(metric) in (None, (0.0, 1.0))
+
+
+def _chances(task: type[BaseTask[Any]], scores: Scores, answers: Answers) -> Mapping[str, Floats]:
+    """By metric that counts correct choices, the probability of each scored sample that a guess is correct; NaN without a score."""
+    n_choices, gold = answers.n_choices, answers.gold.counts
+    of_samples = np.full(len(scores.samples.texts), np.nan)
+    asked = (n_choices > 1) & (gold > 0) & (answers.samples != NONE)
+    of_samples[answers.samples[asked]] = gold[asked] / n_choices[asked]
+    shares = [0.0, *(1 / ties for ties in range(1, int(n_choices.max(initial=1)) + 1))]
+    found: dict[str, Floats] = {}
+    for metric in task.METRICS:
+        rows = scores.bases.get(metric.NAME, np.empty(0, dtype=np.intp))
+        rows = rows[~np.isnan(scores.values[rows])]
+        values, samples = scores.values[rows], scores.samples.codes[rows]
+        if len(rows) and may_know_chance(metric) and np.isin(values, shares).all() and not np.isnan(of_samples[samples]).any():
+            found[metric.NAME] = np.full(len(of_samples), np.nan)
+            found[metric.NAME][samples] = of_samples[samples]
+    return found
+
+
+def _chance(row: MetricRow, chances: Mapping[str, Floats], subjects: Mapping[str, int], scores: Scores) -> float | None:
+    """The score of guessing, averaged as the metric is: over samples, or over the means of subjects."""
+    of_samples = chances.get(row["metric"])
+    if of_samples is None or row["aggregation"] == "corpus":
+        return None
+    of_subject = np.full(len(of_samples), NONE, dtype=np.int32)
+    of_subject[scores.samples.codes] = scores.subjects.codes
+    wanted = ~np.isnan(of_samples) & ((of_subject == subjects[row["subject"]]) if row["subject"] is not None else True)
+    if not wanted.any():
+        return None
+    codes = of_subject[wanted] if row["aggregation"] == "macro" else np.zeros(int(wanted.sum()), dtype=np.int32)
+    _, groups, sizes = np.unique(codes, return_inverse=True, return_counts=True)
+    return float((np.bincount(groups, of_samples[wanted]) / sizes).mean())
 
 
 def _answered(scores: Scores, answers: Answers, metric: str) -> _Answered:

@@ -29,7 +29,7 @@ _MOST_COUNTS = 2**21
 """Most numbers of a bootstrap that are in memory at once."""
 _MOST_UNDEFINED = 0.05
 """Largest share of draws without a value. If the share is larger, there is no error bar."""
-_FEWEST_FREE = 2.0
+FEWEST_FREE = 2.0
 """Least degrees of freedom of an interval. With 1, Student's quantile is 12.7: the interval says nothing."""
 FEWEST_CLUSTERS = 5
 """Least number of effective clusters of a bootstrap's error bar. With 3, the interval of a word perplexity covers 74 %."""
@@ -103,7 +103,7 @@ def estimate_mean(
     mean = float(data.mean())
     known = Estimate(value=mean, stderr=None, ci_low=None, ci_high=None, n=n, n_errors=n_errors, n_clusters=len(sizes))
     if len(sizes) == 1:
-        low, high = _wilson(mean, 1, student(math.inf)) if proportion and n == 1 else (None, None)
+        low, high = wilson(mean, 1, student(math.inf)) if proportion and n == 1 else (None, None)
         return replace(known, ci_low=low, ci_high=high)
     residuals, shares = _sums(codes, data - mean), sizes / n
     stderr = math.sqrt(len(sizes) / (len(sizes) - 1) * float((residuals**2).sum())) / n
@@ -122,7 +122,7 @@ def _interval_of_mean(
 ) -> tuple[float | None, float | None]:
     mean, n, count = float(data.mean()), len(data), len(sizes)
     is_clustered, free = count < n, _bell_mccaffrey(sizes)
-    if is_clustered and free < _FEWEST_FREE:
+    if is_clustered and free < FEWEST_FREE:
         return None, None
     quantile = student(free if is_clustered else math.inf)
     size: float = n
@@ -130,14 +130,14 @@ def _interval_of_mean(
         if is_clustered:
             most = count if mean in (0.0, 1.0) else n
             size = min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most
-        return _wilson(mean, size, quantile)
+        return wilson(mean, size, quantile)
     if bounds is not None and all(map(math.isfinite, bounds)):
         if is_clustered:
             size = min(float(data.var()) / stderr**2, n) if np.ptp(data) > 0 and stderr > 0 else count
         return _around(mean, bounded_interval(data, size=size, quantile=quantile, bounds=bounds))
-    if free < _FEWEST_FREE or np.ptp(data) == 0:
+    if free < FEWEST_FREE or np.ptp(data) == 0:
         return None, None
-    return _within(bounds, _symmetric(mean, stderr, student(free)))
+    return within(bounds, _symmetric(mean, stderr, student(free)))
 
 
 def estimate_corpus(
@@ -247,7 +247,7 @@ def estimate_macro(
     high: float | None = None
     if proportion:
         most = min(len(known) ** 2 / float((1 / (free + 1)).sum()), counts["n_clusters"])
-        low, high = _wilson(value, value * (1 - value) / stderr**2 if stderr > 0 else most, quantile)
+        low, high = wilson(value, value * (1 - value) / stderr**2 if stderr > 0 else most, quantile)
     elif bounds is not None and members and all(map(math.isfinite, bounds)):
         columns = [np.array([math.nan if each is None else each for each in column], dtype=float) for column in members]
         present = [data for column in columns if len(data := column[np.isfinite(column)])]
@@ -258,8 +258,8 @@ def estimate_macro(
             size = min(size, float((weights * residuals**2).sum()) / stderr**2)
         interval = bounded_interval(value + residuals, size=size, quantile=quantile, bounds=bounds, weights=weights)
         low, high = _around(value, interval)
-    elif stderr > 0 and together >= _FEWEST_FREE:
-        low, high = _within(bounds, _symmetric(value, stderr, quantile))
+    elif stderr > 0 and together >= FEWEST_FREE:
+        low, high = within(bounds, _symmetric(value, stderr, quantile))
     return Estimate(value=value, stderr=stderr, ci_low=low, ci_high=high, **counts)
 
 
@@ -326,7 +326,8 @@ def _bell_mccaffrey(sizes: NDArray[np.intp]) -> float:
     return 1 / float((shares**2).sum() + crossed.sum() ** 2 - (crossed**2).sum())
 
 
-def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
+def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
+    """Wilson's interval of a share of `n` samples."""
     square = quantile**2 / n
     centre = (share + square / 2) / (1 + square)
     half = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
@@ -342,7 +343,7 @@ def _around(value: float, interval: tuple[float, float]) -> tuple[float, float]:
     return min(interval[0], value), max(interval[1], value)
 
 
-def _within(bounds: Bounds | None, interval: tuple[float, float]) -> tuple[float, float]:
+def within(bounds: Bounds | None, interval: tuple[float, float]) -> tuple[float, float]:
     """The part of an interval between bounds."""
     low, high = (-math.inf, math.inf) if bounds is None else bounds
     return max(low, interval[0]), min(high, interval[1])

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from eval_dagster.errors import QueryError
+from eval_dagster.lake.catalog.aggregates import KIND, SCHEMA, aggregate_rows, current_results, definitions
 from eval_dagster.lake.catalog.index import Index, Indexed, info_of
 from eval_dagster.lake.catalog.packs import PACKED
 from eval_dagster.lake.catalog.scanning import Changes
@@ -26,7 +27,7 @@ _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints", "night_plans")
 """Tables whose rows from all files are in the catalog itself, in `internal._<table>_files`."""
-FORMAT = 15
+FORMAT = 16
 """Version of the catalog's form. A catalog of another version is made again."""
 _JUDGED = """
     with stored as ({rows}),
@@ -96,9 +97,13 @@ def relation_files() -> dict[str, Path]:
 
 
 def configured_names(lake: Lake) -> list[tuple[str, str]]:
-    """Names of evals and models, each with its kind."""
+    """Names of evals and models, each with its kind, and the definitions of aggregates as one more."""
     known = lake.configured
-    return [] if known is None else [*(("eval", name) for name in known.evals), *(("model", name) for name in known.models)]
+    if known is None:
+        return []
+    defined = definitions(known)
+    names = [*(("eval", name) for name in known.evals), *(("model", name) for name in known.models)]
+    return [*names, (KIND, defined)] if defined is not None else names
 
 
 def build(connection: duckdb.DuckDBPyConnection, lake: Lake, index: Index, changes: Changes | None = None) -> None:
@@ -148,6 +153,7 @@ class _Catalog:
             newest = "qualify row_number() over (partition by model order by evaluated_at desc nulls last, seen_at) = 1"
             columns = "* exclude (_file) replace (min(seen_at) over (partition by model) as seen_at)"
             self._derive("checkpoints", columns, f"{newest} order by family, step")
+        self._create_aggregates()
         names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(self._lake)], schema=_NAMES)
         self._register("configured_names", names)
         self._connection.execute("create or replace table internal._configured as select * from configured_names")
@@ -212,6 +218,35 @@ class _Catalog:
         self._connection.execute("delete from internal._current_metrics where (eval, model) in (select (eval, model) from touched)")
         where = "semi join touched using (eval, model) anti join lost_rows using (eval, model)"
         self._connection.execute("insert into internal._current_metrics by name " + _CURRENT.format(where=where))
+
+    def _create_aggregates(self) -> None:
+        """Create the rows of models whose metrics changed, or of all if evals.yaml has other aggregates."""
+        known, touched = self._lake.configured, None
+        if self._changes is not None:
+            before = self._connection.execute("select name from internal._configured where kind = $1", [KIND]).fetchone()
+            if (before[0] if before else None) == definitions(known):
+                touched = (
+                    {model for (model,) in self._connection.execute("select model from touched").fetchall()}
+                    if self._is_touched("metrics", "scores")
+                    else set()
+                )
+        if touched is None:
+            self._register("no_aggregates", SCHEMA.empty_table())
+            self._connection.execute("create or replace table aggregates as select * from no_aggregates")
+        aggregates = known.aggregates if known is not None else ()
+        models = {model for each in aggregates for model in each.models if touched is None or model in touched}
+        if not models:
+            return
+        loose = self._index.loose("scores")
+        for model in sorted(models):  # one after the other, since all scores of all models take much memory
+            results = current_results(self._connection, aggregates, model)
+            files = {each.scores_file for each in results.values() if each.scores_file is not None}
+            self._register("files_behind", pa.table({"_source": pa.array(sorted(files), pa.string())}))
+            scores = self._parts("scores", [each for each in loose if each.path in files], files="semi join files_behind using (_source)")
+            self._create("temporary view", "aggregated_scores", "scores", scores)
+            self._register("new_aggregates", aggregate_rows(self._connection, aggregates, model, results))
+            self._connection.execute("delete from aggregates where model = $1", [model])
+            self._connection.execute("insert into aggregates by name select * from new_aggregates")
 
     def _create_scores(self) -> None:
         """Create the relations of the scores behind the current metrics, and behind all metrics ever."""

@@ -313,6 +313,8 @@ class MetricRow(TypedDict):
     """
     n_not_asked: int | None
     """Samples that were not asked, because the gate of a suite stopped the eval early. Null if all were."""
+    chance: float | None
+    """Score of guessing, for a metric that counts correct choices. Null for others, and in older results."""
     variants: str | None
     """The metric by variant of the prompt, and what the prompt makes of it, as JSON; `variant_scores` and `prompt_sensitivity` show it.
     Null for single subjects and without variants.
@@ -328,3 +330,26 @@ class MetricFigures(TypedDict):
     ci_high: float | None
     n: int
     n_errors: int
+
+
+class AggregateRow(TypedDict):
+    """An aggregate of a suite for a model, as the catalog computes it."""
+
+    suite: str
+    aggregate: str
+    """Name of the aggregate in evals.yaml."""
+    model: str
+    value: float | None
+    """Mean, weighted mean or median of the evals' scores. Null if one of them has none."""
+    stderr: float | None
+    """Standard error, with the correlation of evals that ask the same samples. Null if an eval has none."""
+    ci_low: float | None
+    ci_high: float | None
+    n_evals: int
+    """Evals with a score."""
+    n_samples: int
+    """Different samples of these evals. One that several evals ask counts once."""
+    missing: list[str]
+    """Evals without a score that can be used, by name. Empty if there is a value."""
+    reason: str | None
+    """Why there is no value. Null if there is one."""

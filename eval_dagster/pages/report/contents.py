@@ -16,6 +16,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import read_head
 from eval_dagster.lake.records import read_attempts
+from eval_dagster.lake.tables.columns import AggregateRow
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.report.evidence import Flips, flips_of
 from eval_dagster.pages.report.histories import Curve, History, headline_of, history_of, learning_curves
@@ -98,6 +99,8 @@ class Contents:
     result: GateResult
     standings: Mapping[str, Sequence[Standing]]
     """By eval, the best first."""
+    aggregates: Sequence[AggregateRow] = ()
+    """The aggregates of the suite by the current results."""
     accepted: Sequence[Acceptance]
     """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
@@ -145,6 +148,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             name: _standings(ranked.get(name, {}), [(model, current.get((name, model)), problems.get((name, model))) for model in models])
             for name in evals
         },
+        aggregates=_aggregates(project.lake, result.suite),
         accepted=read_acceptances(project.lake, result.suite)[: -_MOST_ACCEPTED - 1 : -1],
         histories=histories,
         histories_left=left,
@@ -159,6 +163,12 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             **{f"model {name}": _settings(project.config.models.get(name)) for name in models},
         },
     )
+
+
+def _aggregates(lake: Lake, suite: str) -> list[AggregateRow]:
+    with suppress(QueryError):  # nothing was published yet
+        return read_rows(lake, "from aggregates where suite = $suite order by aggregate, model", {"suite": suite})
+    return []
 
 
 def _curves(project: Project, evals: Sequence[str], models: Sequence[str]) -> list[Curve]:

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import level, tone, verdict_line
+from eval_dagster.lake.tables.columns import AggregateRow
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.report.contents import Contents, Standing
 from eval_dagster.pages.report.evidence import (
@@ -58,6 +59,10 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
         "accepted": contents.accepted,
         "compared": compared,
         "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
+        "aggregates": {
+            name: _aggregates([each for each in contents.aggregates if each["aggregate"] == name])
+            for name in dict.fromkeys(each["aggregate"] for each in contents.aggregates)
+        },
         "pictures": [
             {
                 "title": history.title if history.is_headline else f"{history.title} · {history.metric}",
@@ -150,12 +155,36 @@ class _Shown(NamedTuple):
     note: str
 
 
-def _standings(standings: Sequence[Standing]) -> list[_Shown]:
-    ends = [end for each in standings for end in (each.value, each.ci_low, each.ci_high) if end is not None]
+class _ShownAggregate(NamedTuple):
+    """An aggregate of one model as the page shows it."""
+
+    row: AggregateRow
+    bar: Bar | None
+    interval: str
+    note: str
+
+
+def _aggregates(rows: Sequence[AggregateRow]) -> list[_ShownAggregate]:
+    scale = _scale([end for each in rows for end in (each["value"], each["ci_low"], each["ci_high"])])
+    found: list[_ShownAggregate] = []
+    for each in rows:
+        ends = interval(each["ci_low"], each["ci_high"])
+        counts = f"{ends}, {each['n_evals']:,} evals, {each['n_samples']:,} samples"
+        bar = None if each["value"] is None else scale.bar(each["value"], each["ci_low"], each["ci_high"])
+        found.append(_ShownAggregate(each, bar, f"{number(each['value'])}, 95 % interval {ends}", each["reason"] or counts))
+    return found
+
+
+def _scale(values: Sequence[float | None]) -> Scale:
+    """From 0 to 1 if all values are, else from the least to the largest."""
+    ends = [value for value in values if value is not None]
     if ends and min(ends) >= 0 and max(ends) <= 1:
-        scale = Scale(low=0.0, high=1.0)
-    else:
-        scale = Scale(low=min(ends, default=0.0), high=max(ends, default=1.0))
+        return Scale(low=0.0, high=1.0)
+    return Scale(low=min(ends, default=0.0), high=max(ends, default=1.0))
+
+
+def _standings(standings: Sequence[Standing]) -> list[_Shown]:
+    scale = _scale([end for each in standings for end in (each.value, each.ci_low, each.ci_high)])
     found: list[_Shown] = []
     for each in standings:
         notes = [] if each.metric is None else [f"{interval(each.ci_low, each.ci_high)}, n = {each.n:,}"]
@@ -222,12 +251,13 @@ def _sections(parts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         "accepted": ("accepted", "Accepted"),
         "compared": ("comparisons", "All comparisons"),
         "leaderboard": ("leaderboard", "Leaderboard"),
+        "aggregates": ("aggregates", "Aggregates"),
         "curves": ("curves", "Learning curves"),
         "pictures": ("history", "History"),
         "flips": ("flipped", "Changed samples"),
         "costs": ("cost", "Cost"),
     }
-    first = [] if parts["compared"] else ["leaderboard"]  # where nothing was compared, the page opens with the scores
+    first = [] if parts["compared"] else ["leaderboard", "aggregates"]  # where nothing was compared, the page opens with the scores
     yield from (names[part] for part in dict.fromkeys([*first, *names]) if parts[part])
     yield "versions", "Versions"
 

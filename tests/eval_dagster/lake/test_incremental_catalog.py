@@ -4,6 +4,7 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from eval_dagster.lake.catalog.index import Index, copied_index, index_path
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
 from eval_dagster.lake.catalog.relations import NATIVE_TABLES, build
 from eval_dagster.lake.catalog.scanning import scan
-from eval_dagster.lake.files import Configured, Lake, catalog_path, table_of
+from eval_dagster.lake.files import Configured, ConfiguredAggregate, Lake, catalog_path, table_of
 from eval_dagster.lake.format.damage import PACKS
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_info, read_table, write_parquet
 from eval_dagster.lake.records import add_attempts, append
@@ -30,7 +31,7 @@ EVALS, MODELS = ("a", "b", "it's"), ("m", "n")
 PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
-    *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all", "checkpoints", "learning_curves"),
+    *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all", "checkpoints", "learning_curves", "aggregates"),
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
@@ -64,7 +65,7 @@ class Player:
         self._write("responses", key, [{**key, "sample_id": "s", "request_id": "r", "text": [version]}], version)
         rows = [{**key, "sample_id": name, "metric": "accuracy", "value": self.chance.random()} for name in "st"]
         scores = self._write("scores", key, rows, version)
-        row = {**key, "metric": "accuracy", "value": self.chance.random(), "n": 2, "n_errors": 0, "is_headline": True}
+        row = {**key, "metric": "accuracy", "value": self.chance.random(), "stderr": 0.1, "n": 2, "n_errors": 0, "is_headline": True}
         row |= {"scores_file": str(scores.relative_to(self.lake.root)), "higher_is_better": True, "metric_version": "1"}
         self._write("metrics", key, [row], version, inputs={"sample_scores": version})
 
@@ -127,7 +128,21 @@ class Player:
     def configure(self) -> None:
         """Another evals.yaml names other evals and models."""
         evals, models = (tuple(name for name in names if self.chance.random() < 0.6) for names in (EVALS, MODELS))
-        self.lake.configured = self.chance.choice((None, Configured(evals=evals, models=models)))
+        aggregates = tuple(
+            ConfiguredAggregate(
+                suite="nightly",
+                name=of,
+                of=of,
+                evals=EVALS[: self.chance.choice((1, 2, 3))],
+                weights=(1.0, 2.0, 3.0),
+                models=models,
+                normalised=False,
+                metric=self.chance.choice((None, "accuracy")),
+            )
+            for of in ("weighted", "median")
+        )
+        aggregates = tuple(replace(each, weights=each.weights[: len(each.evals)]) for each in aggregates)
+        self.lake.configured = self.chance.choice((None, Configured(evals=evals, models=models, aggregates=aggregates)))
 
     def delete(self) -> None:
         if files := self._files():
