@@ -20,6 +20,7 @@ from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.results.comparison import MetricComparison, ScoreChanges, cause_words, changed_samples, compare_points
 from eval_dagster.results.materializations import Materialization, MaterializationName, overall
+from eval_dagster.stages.looks import NOT_ASKED
 from eval_dagster.statistics.noninferiority import NotWorse, not_worse
 from eval_dagster.statistics.paired import ALPHA, Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
@@ -142,7 +143,8 @@ def _proof(project: Project, each: MetricComparison, margin: float | None) -> No
     """The test that a is not worse than b."""
     found, name = each.comparison, each.metric.partition("/")[0]
     is_share = any(name == metric.NAME and metric.IS_PROPORTION for metric in project.task(each.a.eval_name).METRICS)
-    fall = margin or default_margin(found, is_share=is_share, n_samples=len(asked_samples(each.a, each.metric)[0]))
+    n_samples = len(asked_samples(each.a, each.metric)[0]) + int(each.a.metrics.info.counts.get(NOT_ASKED, 0))
+    fall = margin or default_margin(found, is_share=is_share, n_samples=n_samples)
     if fall is None:
         return NotWorse(margin=None, p_value=None, reason=OF_ALL_SAMPLES if found.heaviest is None else NO_MARGIN)
     return not_worse(found, margin=fall, higher_is_better=each.higher_is_better, n_lost=n_lost(each.a, each.b, each.metric))

@@ -89,7 +89,7 @@ class GateConfig(Section):
     accepted gaps need no proof."""
     stop: Literal["early", "never"] = "never"
     """`early`: samples are asked in growing parts, and an eval stops when it is proven not to be worse, or found worse. When one is found
-    worse, the other evals of its model stop too. What was not asked is shown, and a run without the suite asks it."""
+    worse, the other evals of its model stop too, and are not judged. What was not asked is shown, and a run without the suite asks it."""
     full_every: Integer = Field(default=7, ge=1)
     """With `stop: early`, one of so many results of an eval and a model is asked in full, whatever its looks say. Full results alone are
     baselines."""

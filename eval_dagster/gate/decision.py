@@ -9,6 +9,7 @@ from eval_dagster.records.judgements import SOUND, Against, ChangedSample, Regre
 from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 
+_RUN = "eval-dagster run --eval {row.eval} --model {row.model}"
 _CONFIRMED = ("confirmation", "fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level")
 """Fields of a row that stay as long as its scores are the same."""
 
@@ -41,6 +42,8 @@ class Finding:
     """Whether a fall is red only if fresh answers confirm it, for models whose answers can differ."""
     is_start: bool = False
     """Whether an earlier result is missing. Then later results are compared with this one."""
+    is_fallen: bool = False
+    """Whether a look of a night that may stop early found it worse, at a level of its own for each test of the suite."""
     too_few: str | None = None
     """The reason that it has too few of the anchor's samples, regardless of the baseline. Null if it has enough."""
     changes: Sequence[ChangedSample] = ()
@@ -62,6 +65,9 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
         row = replace(row, is_proven=is_proven(row))
         if row.verdict is Verdict.NO_CHANGE_SEEN and row.is_proven:
             row = replace(row, verdict=Verdict.NOT_WORSE)
+        if row.n_not_asked and row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED) and not each.is_as_baseline:
+            reason = f"{row.n_not_asked:,} of its samples were not asked, and the others are no verdict; ask them: {_RUN.format(row=row)}"
+            row = replace(row, verdict=Verdict.NOT_COMPARABLE, reason=reason)
         is_judged = each.is_start or row.verdict in SOUND
         rows.append(replace(row, is_passed=is_judged and not (row.is_red or row.is_refuted or row.is_gap or row.n_not_asked)))
     return rows
@@ -107,7 +113,7 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
     verdicts = {each.verdict for each in (step, drift) if each is not None}
     if row.verdict is Verdict.ERRORS:
         return Verdict.ERRORS, None, None
-    if step is not None and step.verdict is Verdict.REGRESSED:
+    if step is not None and (step.verdict is Verdict.REGRESSED or (finding.is_fallen and _is_large(finding.step))):
         return Verdict.REGRESSED, "baseline", None
     if Verdict.REGRESSED in verdicts:
         now = (row.anchor_value or 0) + (row.drift or 0)
@@ -149,6 +155,11 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
     if finding.held is None or finding.held.materialized_at is None:
         return Verdict.NO_CHANGE_SEEN, None, None
     return Verdict.NO_CHANGE_SEEN, None, f"no longer regressed, as it was in the state of {minute(finding.held.materialized_at)}"
+
+
+def _is_large(case: Case | None) -> bool:
+    """Whether a difference is one that matters."""
+    return case is not None and abs(case.comparison.difference or 0.0) >= max(case.smallest_difference, case.noise_floor)
 
 
 def _is_released(finding: Finding, level: float) -> bool:

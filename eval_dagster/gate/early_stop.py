@@ -9,28 +9,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any
 
-from eval_dagster.errors import EvalDagsterError
-from eval_dagster.gate.looks import asked_values, counts_at, design_of, known_plan, prompt_order, record
+from eval_dagster.errors import LakeUnreachableError
+from eval_dagster.gate.looks import asked_values, counts_at, design_of, is_part, prompt_order, record
 from eval_dagster.gate.partition import Partition as JudgedPartition
 from eval_dagster.gate.planning import flips_of
 from eval_dagster.gate.proof import MANY, SHARE, SHARE_OF_MANY
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.gate.standings import Baseline, Standings, night_level
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.parquet_files import iter_rows
+from eval_dagster.lake.format.parquet_files import iter_rows, read_table
 from eval_dagster.lake.tables.columns import PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import prompt_of, response_of
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.records.judgements import NightPlan
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
-from eval_dagster.stages.looks import NOT_ASKED, Ending
+from eval_dagster.stages.looks import Ending
 from eval_dagster.stages.partition import Partition, allowed_execution
 from eval_dagster.stages.rescoring import answers_vary
 from eval_dagster.stages.scores import asked_types, headline, scores_of
 from eval_dagster.stages.scores import metric_versions as versions_of_metrics
-from eval_dagster.stages.snapshot import read_samples
+from eval_dagster.stages.snapshot import samples_to_score
 from eval_dagster.statistics.sequential import Counts, Design, look_sizes
 
 log = logging.getLogger(__name__)
@@ -56,10 +57,10 @@ class EarlyStop:
         """Plan how an eval is asked, and store the plan. None if all its samples are asked at once."""
         try:
             plan, states = self._plan(partition, prompts)
-            known = known_plan(self.project.lake, plan)
-            if known is None:
+            known = self._standings.night_plans.setdefault(plan.key, plan)
+            if known is plan:
                 record(self.project.lake, plan)
-            plan = known or plan
+            plan = known
             if plan.reason is not None or not states:
                 return None
             gate = self.project.suite(self.suite).gate
@@ -70,11 +71,13 @@ class EarlyStop:
                 before=[
                     {name: value for name, value in asked_values(each, str(plan.metric)).items() if value is not None} for each in states
                 ],
-                ends_all=not (gate.confirm and answers_vary(self.project, partition.model)),
+                stops_at_falls=not (gate.confirm and answers_vary(self.project, partition.model)),
                 smallest_difference=gate.smallest_difference,
                 max_error_rate=gate.max_error_rate,
             )
-        except EvalDagsterError as error:  # the gate reports it; without a baseline that can be read nothing can stop
+        except LakeUnreachableError:
+            raise
+        except Exception as error:  # the gate reports it; without a baseline that can be read nothing can stop
             log.warning("%s is asked in full, since its looks cannot be planned: %s", partition, error)
             return None
 
@@ -109,11 +112,14 @@ class EarlyStop:
         plan = replace(plan, metric=metric.NAME, baseline_materialized_at=before.materialized_at, anchor_materialized_at=anchor_at)
         now = versions_of_metrics(partition.task).get(metric.NAME)
         is_anchored = anchor_at is None or (anchor is not None and metric_versions(anchor).get(metric.NAME) == now)
-        count, margin = int(prompts.info.counts["prompts"]), None
+        sources = read_table(prompts.path, ["source_id"])["source_id"]
+        count, margin = len(sources), None
         if gate.critical == "all" or eval_name in gate.critical:
             own = gate.margin.get(eval_name) if isinstance(gate.margin, dict) else gate.margin
             margin = own if own is not None else SHARE if count < MANY else SHARE_OF_MANY
         reason = self._why_whole(judged, before, metric.NAME, is_share=metric.IS_PROPORTION)
+        if reason is None and len(sources.unique()) < count:
+            reason = "rows of the dataset give several prompts, which are scored together"
         sizes = look_sizes(count, margin or SHARE)
         if reason is None and len(sizes) < 2:
             reason = f"{count} samples are too few to look at a part of them"
@@ -140,16 +146,16 @@ class EarlyStop:
         row = overall(before).get(metric)
         since_full = 0
         for point in reversed(judged.points):
-            if not point.metrics.info.counts.get(NOT_ASKED):
+            if not is_part(point):
                 break
             since_full += 1
-        if gate.metrics == "all":
-            return "the suite is judged by all metrics"
+        if gate.metrics == "all" or set(judged.standings.metrics(judged.key)) - {metric}:
+            return "the suite is judged by several metrics"
         if not is_share or row is None or row["aggregation"] != "micro":
             return f"{metric} is not the share of right answers among all samples"
         if judged.is_held(metric):
             return "it is red, and a part of the samples would not show whether it still is"
-        if before.metrics.info.counts.get(NOT_ASKED):
+        if is_part(before):
             return "the state that it is compared with was stopped early"
         if since_full + 1 >= gate.full_every:
             return f"every {gate.full_every} results one is asked in full"
@@ -170,8 +176,8 @@ class ScoredLooks:
     plan: NightPlan
     before: Sequence[Mapping[str, float]]
     """The value of each sample in the baseline, and in the anchor if it is another state."""
-    ends_all: bool
-    """Whether a fall ends the other evals too. A fall that fresh answers may refute does not."""
+    stops_at_falls: bool
+    """Whether a fall stops it. A fall that fresh answers have to confirm does not, since they may refute it."""
     smallest_difference: float
     max_error_rate: float
     _answers: dict[str, ResponseRow] = field(default_factory=dict)
@@ -190,8 +196,15 @@ class ScoredLooks:
         return prompt_order(self.prompts.path)
 
     @cached_property
-    def _samples(self) -> dict[str, Sample]:
-        return {sample.sample_id: sample for sample in read_samples(self.partition.project, self.partition.eval_name)}
+    def _samples(self) -> Mapping[str, Sample]:
+        return samples_to_score(self._scorer, self.partition.project, self.partition.eval_name)
+
+    @cached_property
+    def _scorer(self) -> Any:
+        """The task, with the metric of the plan alone."""
+        task = self.partition.scorer()
+        vars(task)["METRICS"] = [headline(self.partition.task)]
+        return task
 
     def take(self, prompt: PromptRow, response: ResponseRow) -> None:
         """Take an answer."""
@@ -213,7 +226,7 @@ class ScoredLooks:
         rows = (row for row in iter_rows(self.prompts.path) if row["sample_id"] in self._answers)
         answered = ((prompt_of(row), response_of(self._answers[row["sample_id"]])) for row in rows)
         with allowed_execution(self.partition.project):
-            for prompt, score in scores_of(self.partition.scorer(), self._samples, answered, asked_types(self.prompts)):
+            for prompt, score in scores_of(self._scorer, self._samples, answered, asked_types(self.prompts)):
                 if score.metric == self.plan.metric:
                     self._values[prompt.sample_id] = score.value
         self._answers.clear()
@@ -225,8 +238,9 @@ class ScoredLooks:
         if any(each.lost > self.max_error_rate * each.n for each in last):
             return None  # the errors make it red, whatever the other samples say
         where = f"look {self._looks} of {len(self.plan.looks)}"
-        if design.fall(counts[0]).is_fallen and _fall(last[0]) >= self.smallest_difference:
-            return Ending(reason=f"worse than its baseline at {where}", ends_all=self.ends_all)
+        fall = _fall(last[0])
+        if self.stops_at_falls and design.fall(counts[0]).is_fallen and fall > 0 and fall >= self.smallest_difference:
+            return Ending(reason=f"worse than its baseline at {where}", ends_all=True)
         if self.plan.margin is not None and all(design.proof_p_value(each) <= design.proof_levels[self._looks - 1] for each in last):
             return Ending(reason=f"not worse (proven) at {where}")
         return None

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.lake.format.parquet_files import read_rows, read_table
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.columns import MetricRow, ResponseRow, ScoreRow
@@ -31,8 +31,6 @@ from eval_dagster.versions.hashes import stable_hash
 
 TABLE = "night_plans"
 _SEED = "samples of a night that may stop early"
-_KEY = ("suite", "eval", "model", "prompt_version", "model_version", "baseline_materialized_at", "anchor_materialized_at")
-"""What a plan is for. A night that was interrupted goes on by the plan that it had."""
 _DIGITS = 12
 
 
@@ -87,15 +85,15 @@ def record(lake: Lake, plan: NightPlan) -> None:
     append(lake, TABLE, [asdict(plan)], plan.run_id)
 
 
-def known_plan(lake: Lake, plan: NightPlan) -> NightPlan | None:
-    """The first stored plan for the same prompts, model, baseline and anchor. None without one."""
-    wanted = [getattr(plan, name) for name in _KEY]
-    found = [each for each in _plans(lake, plan) if [getattr(each, name) for name in _KEY] == wanted]
-    return found[0] if found else None
+def read_plans(lake: Lake, suite: str) -> dict[tuple[object, ...], NightPlan]:
+    """The plans of a suite by what they are for. The first one counts, since a plan is fixed before the first answer."""
+    rows = records_of(lake, TABLE, where=pc.field("suite") == suite)
+    plans = [NightPlan(**fields_in(row, NightPlan) | {"looks": tuple(row["looks"] or ())}) for row in rows]
+    return {each.key: each for each in sorted(plans, key=lambda each: each.planned_at, reverse=True)}
 
 
-def plan_for(lake: Lake, suite: str, current: Materialization, baseline_at: datetime, anchor_at: datetime | None) -> NightPlan | None:
-    """The plan by which a result was asked, with its baseline and its anchor. None if it was asked by no plan of the suite."""
+def key_of_plan(suite: str, current: Materialization, baseline_at: datetime, anchor_at: datetime | None) -> tuple[object, ...]:
+    """What the plan of a result is for, with its baseline and its anchor."""
     inputs = current.metrics.info.inputs
     plan = NightPlan(
         suite=suite,
@@ -108,14 +106,12 @@ def plan_for(lake: Lake, suite: str, current: Materialization, baseline_at: date
         baseline_materialized_at=baseline_at,
         anchor_materialized_at=anchor_at,
     )
-    return known_plan(lake, plan)
+    return plan.key
 
 
-def _plans(lake: Lake, like: NightPlan) -> list[NightPlan]:
-    where = (pc.field("suite") == like.suite) & (pc.field("eval") == like.eval) & (pc.field("model") == like.model)
-    rows = records_of(lake, TABLE, where=where)
-    found = [NightPlan(**fields_in(row, NightPlan) | {"looks": tuple(row["looks"] or ())}) for row in rows]
-    return sorted(found, key=lambda each: each.planned_at)
+def is_part(point: Materialization) -> bool:
+    """Whether a result was stopped early, so that it has a part of its samples."""
+    return bool(point.metrics.info.counts.get(NOT_ASKED))
 
 
 def design_of(plan: NightPlan) -> Design:
@@ -139,6 +135,12 @@ class LookedAt:
         return len(self.counts)
 
     @property
+    def is_fallen(self) -> bool:
+        """Whether a look found it worse than the baseline, at the level of its plan, and it is still worse."""
+        last = self.counts[-1]
+        return last.down > last.up and design_of(self.plan).fall(self.counts).is_fallen
+
+    @property
     def proof_level(self) -> float:
         """The level at which a p-value is a proof."""
         return design_of(self.plan).proof_levels[self.look - 1]
@@ -151,7 +153,7 @@ class LookedAt:
         """
         design, last = design_of(self.plan), self.counts[-1]
         test, is_last = design.fall(self.counts), self.look == len(design.looks)
-        if is_last and last.up > last.down and not test.is_fallen:
+        if is_last and last.up >= last.down:
             return found
         p_value = min(1.0, 2 * test.p_value) if test.is_fallen or is_last else 1.0
         width = design.width_at(self.look - 1)
@@ -182,6 +184,8 @@ def looked_at(plan: NightPlan, current: Materialization, baseline: Materializati
     now = asked_values(current, metric)
     before = {name: value for name, value in asked_values(baseline, metric).items() if value is not None}
     n_asked = len(order) - int(current.metrics.info.counts.get(NOT_ASKED, 0))
+    if n_asked not in plan.looks:
+        raise ValueError(f"{n_asked} samples were asked; expected the number of a look: {', '.join(map(str, plan.looks))}")
     looks = [each for each in plan.looks if each <= n_asked]
     return LookedAt(plan=plan, counts=counts_at(looks, order, now, before, higher_is_better=higher_is_better))
 
@@ -193,19 +197,20 @@ def prompt_order(prompts: Path) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedPart(Materialization):
-    """The part of an earlier result that a later one, which was stopped early, has asked too."""
+    """An earlier result without the samples that a later one, which was stopped early, has not asked."""
 
     whole: Materialization
-    asked: pa.Array
-    """The ids of its samples."""
+    left_out: pa.Array
+    """The ids of the samples that were not asked."""
 
     @classmethod
     def like(cls, whole: Materialization, later: Materialization) -> Materialization:
-        """The part of `whole` that `later` has asked; all of it if `later` was not stopped."""
-        if not later.metrics.info.counts.get(NOT_ASKED):
+        """The part of `whole` that `later` has asked; all of it if `later` was not stopped. Raises `LakeError` if its prompts are gone."""
+        if not is_part(later):
             return whole
-        asked = pc.unique(later.asked_table["sample_id"])
-        return cls(lake=whole.lake, eval_name=whole.eval_name, model=whole.model, metrics=whole.metrics, whole=whole, asked=asked)
+        prompts, asked = read_table(later.path_of("prompts"), ["sample_id"])["sample_id"], pc.unique(later.asked_table["sample_id"])
+        left_out = pc.unique(prompts.filter(pc.invert(pc.is_in(prompts, value_set=asked))))
+        return cls(lake=whole.lake, eval_name=whole.eval_name, model=whole.model, metrics=whole.metrics, whole=whole, left_out=left_out)
 
     @property
     def scores_version(self) -> str:
@@ -230,14 +235,14 @@ class AskedPart(Materialization):
     @cached_property
     def scores(self) -> Sequence[ScoreRow]:
         """The rows of `scores` of the samples."""
-        kept = set(self.asked.to_pylist())
-        return [row for row in self.whole.scores if row["sample_id"] in kept]
+        left_out = set(self.left_out.to_pylist())
+        return [row for row in self.whole.scores if row["sample_id"] not in left_out]
 
     def score_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of its scores, a part of the rows at a time."""
         names = list(dict.fromkeys([*columns, "sample_id"]))
         for table in self.whole.score_tables(names):
-            yield table.filter(pc.is_in(table["sample_id"], value_set=self.asked)).select(list(columns))
+            yield table.filter(pc.invert(pc.is_in(table["sample_id"], value_set=self.left_out))).select(list(columns))
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -245,7 +250,7 @@ class AskedPart(Materialization):
         found = replace(self.whole.inputs)
         with suppress(LakeError):  # deleted; who asks for them gets the reason
             sources = self.whole.inputs.sources
-            vars(found)["sources"] = sources.filter(pc.is_in(sources["sample_id"], value_set=self.asked))
+            vars(found)["sources"] = sources.filter(pc.invert(pc.is_in(sources["sample_id"], value_set=self.left_out)))
         return found
 
     @cached_property

@@ -15,7 +15,7 @@ from eval_dagster.config.gate import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.error_rates import asked_samples, error_rate, n_lost
-from eval_dagster.gate.looks import AskedPart, LookedAt, looked_at, plan_for
+from eval_dagster.gate.looks import AskedPart, LookedAt, is_part, key_of_plan, looked_at
 from eval_dagster.gate.proof import Proof, default_margin
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
@@ -73,6 +73,8 @@ def measured_noise(point: Materialization, others: Sequence[Materialization], me
         return noise_floor(_matrix(texts, most), texts=most, subjects=subjects)
     repeats: dict[str, Materialization] = {}  # one for each set of answers other than the point's own
     for other in others:
+        if is_part(other):
+            continue
         is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
         if is_same and other.has_scores:
             repeats[other.metrics.info.inputs["model_outputs"]] = other
@@ -155,6 +157,7 @@ class Partition:
             baseline=baseline.name() if baseline else None,
             verdict=verdict,
             reason=reason,
+            n_not_asked=int(current.metrics.info.counts.get(NOT_ASKED, 0)) or None if current else None,
             materialized_at=current.materialized_at if current else None,
             baseline_materialized_at=baseline.materialized_at if baseline else None,
         )
@@ -226,7 +229,8 @@ class Partition:
         if standing.baseline_at is not None:
             older = (time for time in self.standings.passed(self.key, metric) if time < standing.baseline_at)
             return self._first_readable(chain([standing.baseline_at], older), self.model)
-        before = None if standing.is_known else previous_materialization(self.points)
+        full = [*(point for point in self.points[:-1] if not is_part(point)), *self.points[-1:]]
+        before = None if standing.is_known else previous_materialization(full)
         if before is not None and n_values(before):
             return before, None
         return (None, None) if standing.is_known else self._lost()
@@ -296,7 +300,6 @@ class Partition:
             noise_floor=None if noise is None else noise.difference,
             higher_is_better=is_better,
             cause=", ".join(causes(current, AskedPart.like(before, current), metric)),
-            n_not_asked=n_not_asked or None,
             look=looked.look if looked is not None and n_not_asked else None,
             stop_reason=current.metrics.info.inputs.get(STOP_REASON),
             **{name: getattr(found, name) for name in _COMPARED},
@@ -315,27 +318,35 @@ class Partition:
             row = replace(row, drift=since_anchor.difference, drift_p_value=since_anchor.p_value)
         # A test against the anchor is not repeated at looks, so a part of the samples has none.
         drift = None if since_anchor is None or n_not_asked else replace(case, comparison=since_anchor)
-        is_looked = looked is not None and looked.plan.margin is not None
         own = self.gate.margin.get(self.eval_name) if isinstance(self.gate.margin, dict) else self.gate.margin
         compared = [(baseline, found)] + ([(anchor, since_anchor)] if anchor is not None and since_anchor is not None else [])
         anchor_at = self._standing(metric).anchor_at
         is_anchored = anchor_at in (None, current.materialized_at) or (anchor is not None and anchor.materialized_at == anchor_at)
         problem = None if is_anchored or anchor_at is None else f"the anchor of {minute(anchor_at)} cannot be read or compared"
-        if n_not_asked and not is_looked and before.scores_version != current.scores_version:
-            problem = "it was stopped before it could be proven"
-        if is_looked and looked is not None:
-            own = looked.plan.margin
         n_samples, is_share = len(asked) + n_not_asked, of_name is not None and of_name.IS_PROPORTION
+        own = default_margin(found, is_share=is_share, n_samples=n_samples) if own is None else own
+        is_looked = looked is not None and looked.plan.margin is not None and looked.plan.margin == own
+        if n_not_asked and not is_looked and before.scores_version != current.scores_version:
+            problem = "it was stopped before it could be proven by this margin"
         proof = Proof(
             problem=problem,
-            margin=default_margin(found, is_share=is_share, n_samples=n_samples) if own is None else own,
+            margin=own,
             higher_is_better=is_better,
             comparisons=tuple(comparison for _, comparison in compared),
             n_lost=tuple(n_lost(current, point, metric) for point, _ in compared),
         )
         row = replace(proof.on(row), margin_level=looked.proof_level if is_looked and looked is not None else LEVEL)
         changes = list(changed_samples(current, baseline, metric))
-        finding = Finding(row=row, step=case, drift=drift, proof=proof, is_to_confirm=self.gate.confirm, too_few=too_few, changes=changes)
+        finding = Finding(
+            row=row,
+            step=case,
+            drift=drift,
+            proof=proof,
+            is_fallen=looked is not None and looked.is_fallen,
+            is_to_confirm=self.gate.confirm,
+            too_few=too_few,
+            changes=changes,
+        )
         return self._with_past(finding, metric, current, baseline, anchor)
 
     def states(self, metric: str) -> tuple[Materialization | None, Materialization | None, datetime | None]:
@@ -376,9 +387,10 @@ class Partition:
         inputs = current.metrics.info.inputs
         if missing and STOPPED_BY not in inputs:
             raise LakeError(f"{missing} of its samples were not asked: {inputs[STOP_REASON]}; the next run of the suite asks them")
-        lake, rises = self.project.lake, bool(overall(current)[metric]["higher_is_better"])
-        plan = plan_for(lake, self.suite, current, before.materialized_at, self._other_anchor(metric, before))
-        if plan is not None and plan.reason is None and plan.metric == metric:
+        rises = bool(overall(current)[metric]["higher_is_better"])
+        key = key_of_plan(self.suite, current, before.materialized_at, self._other_anchor(metric, before))
+        plan, is_own = self.standings.night_plans.get(key), not missing or inputs[STOPPED_BY] == self.suite
+        if plan is not None and is_own and plan.reason is None and plan.metric == metric:
             try:
                 return looked_at(plan, current, baseline, metric, higher_is_better=rises)
             except ValueError as error:
@@ -459,6 +471,7 @@ class Partition:
             try:
                 anchor = self.rescorer.like(current, self.rescorer.readable(self.eval_name, self.model, time), metric)
                 self._require_few_refused(anchor, metric)
+                anchor = AskedPart.like(anchor, current)
                 found = compare_metric(current, anchor, metric, self._metrics, alpha=self.level)
             except EvalDagsterError:
                 continue

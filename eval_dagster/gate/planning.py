@@ -9,6 +9,7 @@ from typing import Literal
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.error_rates import asked_samples
+from eval_dagster.gate.looks import is_part
 from eval_dagster.gate.proof import default_margin
 from eval_dagster.gate.standings import level_of
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -223,6 +224,9 @@ def _design(found: Comparison) -> float:
 
 def _compared(points: Sequence[Materialization], metric: str, project: Project, eval_name: str, level: float) -> Iterator[Comparison]:
     """The comparisons of successive states with different scores, the newest first."""
+    points = [point for point in points if not is_part(point)]
+    if not points:
+        return
     metrics, later, count = project.task(eval_name).METRICS, points[-1], 0
     for point in reversed(points[:-1]):
         if count >= MOST_PAIRS:

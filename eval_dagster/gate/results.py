@@ -33,6 +33,7 @@ from eval_dagster.project import Project
 from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Look, Regression, Verdict
 from eval_dagster.results.comparison import causes, compare_metric
 from eval_dagster.results.materializations import Materialization, history, materialization_at, n_values, overall
+from eval_dagster.stages.looks import NOT_ASKED
 from eval_dagster.versions.hashes import code_version, stable_hash
 
 LookKey = tuple[str, str, str, datetime, datetime]
@@ -82,7 +83,8 @@ def find_looks(
         known: Looks of earlier judgements by `key_of`, from code of the same `look_version`. They are not computed again.
     """
     metric = next((row["metric"] for row in points[-1].metric_rows if row["is_headline"]), None) if points else None
-    having = [point for point in points if metric in (rows := overall(point)) and rows[metric]["value"] is not None] if metric else []
+    full = [point for point in points if not point.metrics.info.counts.get(NOT_ASKED)]
+    having = [point for point in full if metric in (rows := overall(point)) and rows[metric]["value"] is not None] if metric else []
     if metric is None or not having:
         return
     before = having[0]

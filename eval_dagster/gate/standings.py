@@ -19,12 +19,19 @@ from croniter import croniter
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS
 from eval_dagster.errors import LakeError
+from eval_dagster.gate.looks import is_part, read_plans
 from eval_dagster.gate.records import minute
 from eval_dagster.gate.results import is_for, read_acceptances, read_judgement
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import FileInfo, time_of
-from eval_dagster.records.judgements import GAPS, SOUND, Acceptance, Regression, Verdict
-from eval_dagster.results.materializations import Materialization, MaterializationName, parse_time
+from eval_dagster.records.judgements import GAPS, SOUND, Acceptance, NightPlan, Regression, Verdict
+from eval_dagster.results.materializations import (
+    Materialization,
+    MaterializationName,
+    history,
+    parse_time,
+    previous_materialization,
+)
 
 LONGEST = 15.0
 """Longest time since the last test that counts, in days."""
@@ -77,7 +84,8 @@ class Baseline:
             LakeError: The baseline that the suite names does not exist, or is damaged.
         """
         if self.previous and self.model is None:
-            return MaterializationName(model=model, previous=True).find(lake, eval_name)
+            points = history(lake, eval_name, model)
+            return previous_materialization([point for point in points if point is points[-1] or not is_part(point)])
         if self.until is not None and self.until.astimezone(UTC).date() > datetime.now(UTC).date():
             raise LakeError(f"the baseline {self.text!r} lies in the future, so every result would be compared with itself")
         name = MaterializationName(model=self.model or model, until=self.until, previous=self.previous)
@@ -179,6 +187,11 @@ class Standings:
     def acceptances(self) -> list[Acceptance]:
         """All acceptances of the suite, the oldest first."""
         return read_acceptances(self._lake, self._suite)
+
+    @cached_property
+    def night_plans(self) -> dict[tuple[object, ...], NightPlan]:
+        """The plans of nights that may stop early, by what they are for."""
+        return read_plans(self._lake, self._suite)
 
     def judgements(self) -> Iterator[_Judgement]:
         """All judgements, the newest first."""

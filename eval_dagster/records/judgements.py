@@ -110,8 +110,8 @@ class Regression:
     baseline and anchor. Null if nothing can be proven.
     """
     is_proven: bool | None = None
-    """Whether the result is proven not to be worse by `margin`: `margin_p_value` is at most 0.05, and it is not red. Null in rows of
-    earlier releases, and if nothing was compared.
+    """Whether the result is proven not to be worse by `margin`: `margin_p_value` is at most `margin_level`, and it is not red. Null in rows
+    of earlier releases, and if nothing was compared.
     """
     unproven_reason: str | None = None
     """Why it cannot be proven, whatever the answers are: no margin, too few samples. Null otherwise."""
@@ -373,6 +373,12 @@ class NightPlan:
     """The level of the proof is spent with this power of the share of samples that are known."""
     flips: float | None = None
     """Share of the samples that flipped between earlier states. Null if it is not known."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What it is for. A night that was interrupted goes on by the plan that it had."""
+        states = self.baseline_materialized_at, self.anchor_materialized_at
+        return self.eval, self.model, self.prompt_version, self.model_version, *states
 
 
 def _figure(value: float | None) -> str:

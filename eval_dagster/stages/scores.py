@@ -52,7 +52,7 @@ from eval_dagster.stages.partition import (
     preview_samples,
     require_execution,
 )
-from eval_dagster.stages.snapshot import SnapshotSamples, read_samples
+from eval_dagster.stages.snapshot import samples_to_score
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import AdapterTask, Answer, ScoreError
 from eval_dagster.users_code import calling, raised_at
@@ -389,9 +389,7 @@ def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> I
     """The rows of `scores`, each with `retryable`, which is counted but not a column."""
     project, eval_name = partition.project, partition.eval_name
     task = partition.scorer()
-    samples: Mapping[str, Sample] = SnapshotSamples(partition.snapshot())
-    if isinstance(task, AdapterTask):  # a benchmark sees all of them before it scores one
-        samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
+    samples = samples_to_score(task, project, eval_name)
     require_clusters(task, samples, eval_name)
     answered = following(
         _answered(partition, prompts, outputs, samples), f"{_STAGE} {partition}", total=int(outputs.info.counts["requests"]), unit="prompts"

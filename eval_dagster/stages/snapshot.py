@@ -19,6 +19,7 @@ from eval_dagster.records import Sample
 from eval_dagster.stages.partition import Plan, StageResult, sound_current
 from eval_dagster.stages.stage_table import StageTable
 from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.benchmark import AdapterTask
 from eval_dagster.tasks.samples import samples_of
 from eval_dagster.versions.hashes import ListHash, code_version, stable_hash
 
@@ -214,3 +215,10 @@ def read_samples(project: Project, eval_name: str) -> list[Sample]:
     """The samples of an eval's current snapshot."""
     file = project.lake.require("samples", "dataset_snapshot", eval_name)
     return [sample_of(row) for row in read_rows(file.path, list(Sample.__dataclass_fields__))]
+
+
+def samples_to_score(task: BaseTask[Any], project: Project, eval_name: str) -> Mapping[str, Sample]:
+    """The samples of an eval's current snapshot by their ids. A benchmark sees all of them before it scores one; other tasks take few."""
+    if isinstance(task, AdapterTask):
+        return {sample.sample_id: sample for sample in read_samples(project, eval_name)}
+    return SnapshotSamples(project.lake.require("samples", "dataset_snapshot", eval_name))

@@ -133,6 +133,37 @@ def test_a_fall_ends_the_other_evals_which_are_not_judged_and_asked_next_time(ni
     assert then.outcome is Outcome.PASSED
 
 
+def test_a_part_is_compared_with_an_anchor_that_is_another_state(nights: Nights) -> None:
+    nights.night(numbers=MANY, gate=EARLY)
+    full = nights.night(numbers=MANY, wrong=(3, 4), gate="stop: never")
+    assert row(full).is_passed
+    left = row(nights.night(numbers=MANY, question="Please say", gate=EARLY))
+    assert (left.verdict, left.is_proven) == (Verdict.NOT_WORSE, True)
+    assert left.n_not_asked
+    assert left.n_not_asked > 250, "fewer than half of the anchor's samples"
+    assert left.anchor_materialized_at != left.baseline_materialized_at == full.regressions[0].materialized_at
+
+
+def test_a_margin_that_was_changed_later_is_not_proven_by_a_part(nights: Nights) -> None:
+    nights.night(numbers=MANY, gate=f"{EARLY}, margin: 0.1")
+    nights.evaluate(numbers=MANY, question="Please say", wrong=tuple(range(0, 500, 100)), gate=f"{EARLY}, margin: 0.1")
+    assert row(nights.judge(baseline="last_passed", gate=f"{EARLY}, margin: 0.1")).verdict is Verdict.NOT_WORSE
+    strict = row(nights.judge(baseline="last_passed", gate=f"{EARLY}, margin: 0.01"))
+    assert (strict.verdict, strict.is_passed) == (Verdict.NOT_COMPARABLE, False)
+    assert "of its samples were not asked, and the others are no verdict; ask them: eval-dagster run --eval left" in str(strict.reason)
+    nights.evaluate(numbers=MANY, question="Please say", wrong=tuple(range(0, 500, 100)))
+    full = row(nights.judge(baseline="last_passed", gate=f"{EARLY}, margin: 0.01"))
+    assert (full.verdict, full.margin, full.margin_level) == (Verdict.NO_CHANGE_SEEN, 0.01, 0.05)
+
+
+def test_samples_that_are_gone_are_not_hidden_by_a_part(nights: Nights) -> None:
+    nights.night(numbers=MANY, gate=EARLY)
+    result = nights.night(numbers=tuple(range(300, 900)), gate=EARLY)
+    left = row(result)
+    assert left.verdict is Verdict.NOT_COMPARABLE
+    assert left.n_gone == 300
+
+
 def test_a_night_killed_between_looks_goes_on_at_the_same_look(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     changed = {"numbers": MANY, "question": "Please say", "wrong": tuple(range(0, 500, 40))}
@@ -205,7 +236,7 @@ def test_a_part_without_its_plan_is_not_judged(nights: Nights) -> None:
 @pytest.mark.parametrize(
     ("gate", "files", "reason"),
     [
-        (f"{EARLY}, metrics: all", {}, "the suite is judged by all metrics"),
+        (f"{EARLY}, metrics: all", {}, "the suite is judged by several metrics"),
         (EARLY, {"metric": "Words"}, "words is not the share of right answers among all samples"),
         (f"{EARLY}, full_every: 1", {}, "every 1 results one is asked in full"),
     ],
