@@ -32,6 +32,7 @@ PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
     *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all", "checkpoints", "learning_curves", "aggregates"),
+    "night_plans",
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
@@ -51,7 +52,8 @@ class Player:
             *[self.result] * 4,
             *(self.judgement, self.attempt, self.delete, self.damage, self.restore, self.write_again, self.prune, self.foreign),
             *(self.lose_pack, self.damage_pack, self.lose_index, self.lose_catalog, self.remove_folder),
-            *(self.notice, self.acceptance, self.human_label, self.endpoint_state, self.checkpoint, self.other_columns, self.configure),
+            *(self.notice, self.acceptance, self.human_label, self.endpoint_state, self.checkpoint, self.night_plan),
+            *(self.other_columns, self.configure),
         ]
         deed = self.chance.choice(deeds)
         deed()
@@ -108,6 +110,10 @@ class Player:
     def checkpoint(self) -> None:
         row = {"model": self.chance.choice(MODELS), "family": "run", "step": 1, "place": "runs/1", "seen_at": datetime.now(UTC)}
         append(self.lake, "checkpoints", [row], "run")
+
+    def night_plan(self) -> None:
+        row = {"suite": "nightly", "eval": "one", "model": self.chance.choice(MODELS), "planned_at": datetime.now(UTC), "looks": [1, 2]}
+        append(self.lake, "night_plans", [row], "run")
 
     def other_columns(self) -> None:
         """A file of a later release, which has a column more, or of an earlier one, which has one less."""
@@ -280,6 +286,7 @@ def test_a_column_goes_with_the_last_file_that_has_it(table: str, tmp_path: Path
         player.human_label,
         player.endpoint_state,
         player.checkpoint,
+        player.night_plan,
         player.attempt,
     ):
         deed()
