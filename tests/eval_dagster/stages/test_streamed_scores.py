@@ -195,7 +195,7 @@ def test_the_characters_of_a_part_are_bounded(project: Callable[[str], Project],
     where = partition(opened, "pairs")
     prompts, _ = scores.require_outputs(where)
     asking = outputs._Asking(partition=where, prompts=prompts, plan=Plan(fingerprint="", made_of={}, current=None), rows=None, counts=None)
-    parts = [[len(row["prompt"]) for _, row in part] for part in outputs._parts([asking])]
+    parts = [[len(row["prompt"]) for _, row in part] for part in outputs._parts((asking, row) for row in outputs._prompts(asking))]
     assert sum(map(len, parts)) == 14 * 2 * 3
     assert all(sum(part[:-1]) < 100 <= sum(part) for part in parts[:-1]), "no part goes on after it is full"
 
