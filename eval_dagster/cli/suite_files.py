@@ -39,7 +39,7 @@ class SuiteFile:
     """Names of the models of each suite."""
     sections: Sections = field(default_factory=lambda: Sections(evals={}, suites={}))
     notes: list[str] = field(default_factory=list)
-    """What evals.yaml cannot say, or says elsewhere."""
+    """The parts that evals.yaml cannot say, or says elsewhere."""
 
     def text(self) -> str:
         """The sections as YAML, below the notes as comments."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from eval_dagster.errors import LakeUnreachableError
-from eval_dagster.gate.looks import asked_values, counts_at, design_of, is_part, prompt_order, record
+from eval_dagster.gate.looks import counts_at, design_of, is_part, known_values, prompt_order, record
 from eval_dagster.gate.partition import Partition as JudgedPartition
 from eval_dagster.gate.planning import flips_of
 from eval_dagster.gate.proof import MANY, SHARE, SHARE_OF_MANY
@@ -68,9 +68,7 @@ class EarlyStop:
                 partition=partition,
                 prompts=prompts,
                 plan=plan,
-                before=[
-                    {name: value for name, value in asked_values(each, str(plan.metric)).items() if value is not None} for each in states
-                ],
+                before=[known_values(each, str(plan.metric)) for each in states],
                 stops_at_falls=not (gate.confirm and answers_vary(self.project, partition.model)),
                 smallest_difference=gate.smallest_difference,
                 max_error_rate=gate.max_error_rate,
@@ -158,7 +156,7 @@ class EarlyStop:
         if is_part(before):
             return "the state that it is compared with was stopped early"
         if since_full + 1 >= gate.full_every:
-            return f"every {gate.full_every} results one is asked in full"
+            return f"one of {gate.full_every} results is asked in full (full_every)"
         if metric_versions(before).get(metric) != versions_of_metrics(self.project.task(judged.eval_name)).get(metric):
             return "the code of the metric has changed"
         scores = before.scores_of(metric)

@@ -5,24 +5,18 @@ sample of the eval, and a night that stops at the same look as another one has a
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.parquet_files import read_rows, read_table
-from eval_dagster.lake.lineage import Inputs
+from eval_dagster.lake.format.parquet_files import read_rows
 from eval_dagster.lake.records import append, records_of
-from eval_dagster.lake.tables.columns import MetricRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.rows import fields_in
-from eval_dagster.records.judgements import NightPlan
+from eval_dagster.records.judgements import NightPlan, PlanKey
 from eval_dagster.results.materializations import Materialization
 from eval_dagster.stages.looks import NOT_ASKED
 from eval_dagster.statistics.paired import Comparison
@@ -54,7 +48,7 @@ def counts_at(
     Args:
         looks: Samples that were asked up to each look.
         order: All samples, in the order in which they are asked.
-        now: The value of each asked sample; None for an error.
+        now: The value of each asked sample; None, or absent, for an error.
         before: The value of each sample in the earlier result, without its errors.
         higher_is_better: Whether 1 is the better value.
 
@@ -85,28 +79,24 @@ def record(lake: Lake, plan: NightPlan) -> None:
     append(lake, TABLE, [asdict(plan)], plan.run_id)
 
 
-def read_plans(lake: Lake, suite: str) -> dict[tuple[object, ...], NightPlan]:
-    """The plans of a suite by what they are for. The first one counts, since a plan is fixed before the first answer."""
+def read_plans(lake: Lake, suite: str) -> dict[PlanKey, NightPlan]:
+    """The plans of a suite. Of several with one key the first counts, since a plan is fixed before the first answer."""
     rows = records_of(lake, TABLE, where=pc.field("suite") == suite)
     plans = [NightPlan(**fields_in(row, NightPlan) | {"looks": tuple(row["looks"] or ())}) for row in rows]
     return {each.key: each for each in sorted(plans, key=lambda each: each.planned_at, reverse=True)}
 
 
-def key_of_plan(suite: str, current: Materialization, baseline_at: datetime, anchor_at: datetime | None) -> tuple[object, ...]:
-    """What the plan of a result is for, with its baseline and its anchor."""
+def plan_key(current: Materialization, baseline_at: datetime, anchor_at: datetime | None) -> PlanKey:
+    """The key of the plan by which a result was asked, with its baseline and its anchor."""
     inputs = current.metrics.info.inputs
-    plan = NightPlan(
-        suite=suite,
+    return PlanKey(
         eval=current.eval_name,
         model=current.model,
-        run_id="",
-        planned_at=current.materialized_at,
         prompt_version=inputs["rendered_prompts"],
         model_version=inputs["model"],
-        baseline_materialized_at=baseline_at,
-        anchor_materialized_at=anchor_at,
+        baseline_at=baseline_at,
+        anchor_at=anchor_at,
     )
-    return plan.key
 
 
 def is_part(point: Materialization) -> bool:
@@ -164,25 +154,22 @@ class LookedAt:
         return replace(found, p_value=p_value, test="sequential McNemar", ci_low=low, ci_high=high)
 
 
-def asked_values(point: Materialization, metric: str) -> dict[str, float | None]:
-    """The value of each sample that was asked; None for an error. Raises `LakeError` if the scores were deleted."""
-    name = metric.partition("/")[0]
-    errors = point.asked_table.filter((pc.field("metric") == name) & pc.field("error").is_valid())
-    found: dict[str, float | None] = dict.fromkeys(errors["sample_id"].to_pylist())
+def known_values(point: Materialization, metric: str) -> dict[str, float]:
+    """The value of each sample, without errors. Raises `LakeError` if the scores were deleted."""
     scores = point.scores_of(metric)
-    return found | dict(zip(scores["sample_id"].to_pylist(), scores["value"].to_pylist(), strict=True))
+    values = zip(scores["sample_id"].to_pylist(), scores["value"].to_pylist(), strict=True)
+    return {name: value for name, value in values if value is not None}
 
 
 def looked_at(plan: NightPlan, current: Materialization, baseline: Materialization, metric: str, *, higher_is_better: bool) -> LookedAt:
-    """What the looks of a plan say about a result.
+    """Repeat the looks of a plan at a result.
 
     Raises:
         LakeError: Scores or prompts were deleted.
         ValueError: A value is neither 0 nor 1.
     """
     order = prompt_order(current.path_of("prompts"))
-    now = asked_values(current, metric)
-    before = {name: value for name, value in asked_values(baseline, metric).items() if value is not None}
+    now, before = known_values(current, metric), known_values(baseline, metric)
     n_asked = len(order) - int(current.metrics.info.counts.get(NOT_ASKED, 0))
     if n_asked not in plan.looks:
         raise ValueError(f"{n_asked} samples were asked; expected the number of a look: {', '.join(map(str, plan.looks))}")
@@ -193,75 +180,3 @@ def looked_at(plan: NightPlan, current: Materialization, baseline: Materializati
 def prompt_order(prompts: Path) -> list[str]:
     """The order in which the samples of a file of prompts are asked."""
     return sample_order([(row["sample_id"], row["subject"]) for row in read_rows(prompts, ["sample_id", "subject"])])
-
-
-@dataclass(frozen=True, kw_only=True)
-class AskedPart(Materialization):
-    """An earlier result without the samples that a later one, which was stopped early, has not asked."""
-
-    whole: Materialization
-    left_out: pa.Array
-    """The ids of the samples that were not asked."""
-
-    @classmethod
-    def like(cls, whole: Materialization, later: Materialization) -> Materialization:
-        """The part of `whole` that `later` has asked; all of it if `later` was not stopped. Raises `LakeError` if its prompts are gone."""
-        if not is_part(later):
-            return whole
-        prompts, asked = read_table(later.path_of("prompts"), ["sample_id"])["sample_id"], pc.unique(later.asked_table["sample_id"])
-        left_out = pc.unique(prompts.filter(pc.invert(pc.is_in(prompts, value_set=asked))))
-        return cls(lake=whole.lake, eval_name=whole.eval_name, model=whole.model, metrics=whole.metrics, whole=whole, left_out=left_out)
-
-    @property
-    def scores_version(self) -> str:
-        """Hash of the scores of the whole result."""
-        return self.whole.scores_version
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether the scores are still in the lake."""
-        return self.whole.has_scores
-
-    @property
-    def scored_by(self) -> Mapping[str, str]:
-        """Versions of the code that scored it."""
-        return self.whole.scored_by
-
-    @cached_property
-    def metric_rows(self) -> Sequence[MetricRow]:
-        """The rows of `metrics` of the whole result."""
-        return self.whole.metric_rows
-
-    @cached_property
-    def scores(self) -> Sequence[ScoreRow]:
-        """The rows of `scores` of the samples."""
-        left_out = set(self.left_out.to_pylist())
-        return [row for row in self.whole.scores if row["sample_id"] not in left_out]
-
-    def score_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of its scores, a part of the rows at a time."""
-        names = list(dict.fromkeys([*columns, "sample_id"]))
-        for table in self.whole.score_tables(names):
-            yield table.filter(pc.invert(pc.is_in(table["sample_id"], value_set=self.left_out))).select(list(columns))
-
-    @cached_property
-    def inputs(self) -> Inputs:
-        """Its samples, with their rows and prompts."""
-        found = replace(self.whole.inputs)
-        with suppress(LakeError):  # deleted; who asks for them gets the reason
-            sources = self.whole.inputs.sources
-            vars(found)["sources"] = sources.filter(pc.invert(pc.is_in(sources["sample_id"], value_set=self.left_out)))
-        return found
-
-    @cached_property
-    def responses(self) -> Mapping[str, ResponseRow]:
-        """The responses of the whole result, by sample."""
-        return self.whole.responses
-
-    def response_tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of the responses of the whole result."""
-        return self.whole.response_tables(columns)
-
-    def responses_of(self, samples: Collection[str]) -> Mapping[str, ResponseRow]:
-        """The responses to some samples."""
-        return self.whole.responses_of(samples)

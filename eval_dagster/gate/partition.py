@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 
 from eval_dagster.config.gate import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
+from eval_dagster.gate.asked_part import AskedPart
 from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.error_rates import asked_samples, error_rate, n_lost
-from eval_dagster.gate.looks import AskedPart, LookedAt, is_part, key_of_plan, looked_at
+from eval_dagster.gate.looks import LookedAt, is_part, looked_at, plan_key
 from eval_dagster.gate.proof import Proof, default_margin
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
@@ -376,7 +377,7 @@ class Partition:
         return None if before is None or anchor_at == before.materialized_at else anchor_at
 
     def _looked(self, metric: str, current: Materialization, before: Materialization, baseline: Materialization) -> LookedAt | None:
-        """What the looks at a result say. None if all of it was asked at once.
+        """The looks at a result. None if all of it was asked at once.
 
         `baseline` is `before`, scored by the metric of the result. Raises `LakeError` if a part was asked, and no plan for these states is
         known.
@@ -388,7 +389,7 @@ class Partition:
         if missing and STOPPED_BY not in inputs:
             raise LakeError(f"{missing} of its samples were not asked: {inputs[STOP_REASON]}; the next run of the suite asks them")
         rises = bool(overall(current)[metric]["higher_is_better"])
-        key = key_of_plan(self.suite, current, before.materialized_at, self._other_anchor(metric, before))
+        key = plan_key(current, before.materialized_at, self._other_anchor(metric, before))
         plan, is_own = self.standings.night_plans.get(key), not missing or inputs[STOPPED_BY] == self.suite
         if plan is not None and is_own and plan.reason is None and plan.metric == metric:
             try:

@@ -24,7 +24,7 @@ from eval_dagster.gate.records import minute
 from eval_dagster.gate.results import is_for, read_acceptances, read_judgement
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import FileInfo, time_of
-from eval_dagster.records.judgements import GAPS, SOUND, Acceptance, NightPlan, Regression, Verdict
+from eval_dagster.records.judgements import GAPS, SOUND, Acceptance, NightPlan, PlanKey, Regression, Verdict
 from eval_dagster.results.materializations import (
     Materialization,
     MaterializationName,
@@ -189,8 +189,8 @@ class Standings:
         return read_acceptances(self._lake, self._suite)
 
     @cached_property
-    def night_plans(self) -> dict[tuple[object, ...], NightPlan]:
-        """The plans of nights that may stop early, by what they are for."""
+    def night_plans(self) -> dict[PlanKey, NightPlan]:
+        """The plans of nights that may stop early."""
         return read_plans(self._lake, self._suite)
 
     def judgements(self) -> Iterator[_Judgement]:

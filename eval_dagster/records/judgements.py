@@ -6,7 +6,7 @@ Their docstrings are the meanings of the columns in the reference page of the re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 class Verdict(StrEnum):
@@ -207,7 +207,7 @@ class Regression:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What has to be known beside the verdict: the marks, the early stop, and the reason."""
+        """The texts that belong beside the verdict: the marks, the early stop, and the reason."""
         return (*self.marks, *(said for said in (self.stopped, self.reason) if said))
 
     @property
@@ -341,6 +341,17 @@ class Look:
     """The differences from the result before it, as in `regressions`. Null if nothing changed."""
 
 
+class PlanKey(NamedTuple):
+    """The requests that a plan is for, and the states that their answers are compared with."""
+
+    eval: str
+    model: str
+    prompt_version: str
+    model_version: str
+    baseline_at: datetime | None
+    anchor_at: datetime | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class NightPlan:
     """How an eval and a model are asked in a night of a suite that may stop early. It is fixed before the first answer."""
@@ -375,10 +386,16 @@ class NightPlan:
     """Share of the samples that flipped between earlier states. Null if it is not known."""
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """What it is for. A night that was interrupted goes on by the plan that it had."""
-        states = self.baseline_materialized_at, self.anchor_materialized_at
-        return self.eval, self.model, self.prompt_version, self.model_version, *states
+    def key(self) -> PlanKey:
+        """Its key. A night that was interrupted has the same key, and goes on by this plan."""
+        return PlanKey(
+            eval=self.eval,
+            model=self.model,
+            prompt_version=self.prompt_version,
+            model_version=self.model_version,
+            baseline_at=self.baseline_materialized_at,
+            anchor_at=self.anchor_materialized_at,
+        )
 
 
 def _figure(value: float | None) -> str:

@@ -38,6 +38,7 @@ select
     value,
     stderr,
     n,
+    n_not_asked,
     value - previous_value as difference,
     list_filter(
         [

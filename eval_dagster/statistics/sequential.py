@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What the samples say that were asked up to a look."""
+    """The samples that were asked up to a look, by what they say."""
 
     n: int
     """Samples that the baseline has a value of."""

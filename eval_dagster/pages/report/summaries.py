@@ -37,7 +37,8 @@ _WORDS = ("proof", "what differs")
 _FIGURES = (
     *("value", "baseline_value", "stored_baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
     *("n_common", "n_only_value", "n_only_baseline", "n_new", "n_gone", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
-    *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted", "margin", "margin_p_value"),
+    *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted", "margin", "margin_p_value", "margin_level"),
+    *("n_not_asked", "look"),
     *("fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
 )
 
@@ -157,6 +158,7 @@ def _case(row: Regression, result: GateResult) -> ElementTree.Element:
     elif row.is_red and result.severity == "error":
         cause = cause_text(row.cause)
         message = row.reason or f"{row.metric} {number(row.difference, '+')}" + (f" ({cause})" if cause else "")
+        message += f"; {row.stopped}" if row.stopped else ""
         ElementTree.SubElement(case, "failure", message=visible(message), type=row.verdict.value).text = said
     elif row.verdict not in COMPARED:
         ElementTree.SubElement(case, "skipped", message=visible(f"{row.verdict.value}: {row.reason or 'no reason is known'}"))

@@ -200,7 +200,7 @@ def test_some_nights_are_full(nights: Nights) -> None:
         asked.append(_asked(nights)["left"])
     assert [each == 500 for each in asked] == [False, False, True, False]
     reasons = [each["reason"] for each in _rows(nights, "select reason from night_plans where eval = 'left' order by planned_at")]
-    assert reasons == ["there is no judged result to compare it with", None, None, "every 3 results one is asked in full", None]
+    assert reasons == ["there is no judged result to compare it with", None, None, "one of 3 results is asked in full (full_every)", None]
 
 
 def test_a_red_eval_is_asked_in_full_until_it_is_not_red(nights: Nights) -> None:
@@ -238,7 +238,7 @@ def test_a_part_without_its_plan_is_not_judged(nights: Nights) -> None:
     [
         (f"{EARLY}, metrics: all", {}, "the suite is judged by several metrics"),
         (EARLY, {"metric": "Words"}, "words is not the share of right answers among all samples"),
-        (f"{EARLY}, full_every: 1", {}, "every 1 results one is asked in full"),
+        (f"{EARLY}, full_every: 1", {}, "one of 1 results is asked in full (full_every)"),
     ],
 )
 def test_what_cannot_stop_is_asked_in_full_with_the_reason(nights: Nights, gate: str, files: dict[str, Any], reason: str) -> None:
@@ -268,3 +268,35 @@ def test_an_eval_that_needs_no_proof_of_its_own_stops_at_a_fall_alone(nights: Ni
     files, _ = nights.evaluate(numbers=MANY, question="Do say", wrong=tuple(range(0, 500, 5)), gate=gate)
     assert all(each.cached for each in files)
     assert {each.file.info.counts.get(NOT_ASKED) for each in files if each.stage == "task_metrics" and each.eval_name == "left"} != {None}
+
+
+def test_a_fall_that_fresh_answers_have_to_confirm_stops_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eval_dagster.gate.early_stop.answers_vary", lambda *_: True)
+    nights.night(numbers=MANY[:300], gate=EARLY)
+    nights.evaluate(numbers=MANY[:300], wrong=tuple(range(0, 300, 3)), gate=EARLY)
+    assert _asked(nights)["left"] == 300
+    nights.evaluate(numbers=MANY[:300], wrong=tuple(range(0, 300, 3)), question="Please say", gate=f"{EARLY}, confirm: false")
+    assert _asked(nights)["left"] < 300
+
+
+def test_a_metric_that_changed_since_the_baseline_is_asked_in_full(nights: Nights) -> None:
+    nights.night(numbers=MANY[:300], gate=EARLY, metrics="Renamed, Words")
+    source = nights.folder / "left.py"
+    own = nights._write_files
+
+    def changed(**files: Any) -> None:
+        own(**files)
+        source.write_text(source.read_text().replace('NAME = "renamed"', 'NAME = "renamed"\n    MORE = 1'))
+
+    nights._write_files = changed
+    nights.night(numbers=MANY[:300], question="Please say", gate=EARLY, metrics="Renamed, Words")
+    plans = _rows(nights, "select reason from night_plans where eval = 'left' order by planned_at")
+    assert plans[-1]["reason"] == "the code of the metric has changed"
+    assert _asked(nights)["left"] == 300
+
+
+def test_scores_that_are_neither_0_nor_1_stop_nothing(nights: Nights) -> None:
+    half = {"metric": "Words", "words": "0.5"}
+    nights.night(numbers=MANY[:300], gate=EARLY, metrics="Words", **half)
+    nights.night(numbers=MANY[:300], question="Please say", gate=EARLY, metrics="Words", **half)
+    assert _asked(nights)["left"] == 300
