@@ -1,5 +1,6 @@
 """The result of a gate: the rows of `regressions`, `sample_changes`, `looks` and `acceptances`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ class Outcome(StrEnum):
 
 
 _ROUNDING = 1e-9
+_MINUTES = re.compile(r" on \d{4}-\d\d-\d\d \d\d:\d\d UTC")
 """Tolerance for the product of a share and a number of results."""
 
 
@@ -176,3 +178,8 @@ class GateResult:
 def minute(time: datetime) -> str:
     """A time as messages show it: to the minute, with its zone."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def without_minutes(text: str) -> str:
+    """A message without the times that `minute` wrote, so that one failure of several models is one reason."""
+    return _MINUTES.sub("", text)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from eval_dagster.gate.records import GateResult, Outcome
+from eval_dagster.gate.records import GateResult, Outcome, without_minutes
 from eval_dagster.records.judgements import COMPARED, GAPS, Regression, Verdict
 from eval_dagster.results.comparison import cause_words
 from eval_dagster.texts.figures import counted, interval, number, p_equals, p_value
@@ -216,17 +216,21 @@ class Unjudged:
 def unjudged(rows: Sequence[Regression]) -> list[Unjudged]:
     """Rows that were not judged, by verdict and reason. A model that cannot be loaded is one entry, and so is a first night."""
     by_model: dict[tuple[Verdict, str, str], list[str]] = {}
+    shown: dict[str, str] = {}
     for row in rows:
         is_named = row.metric and row.verdict is not Verdict.FIRST_RESULT  # all metrics of a first result share its reason
         what = f"{row.eval} · {row.metric}" if is_named else row.eval
-        names = by_model.setdefault((row.verdict, row.reason or "no reason is known", row.model), [])
+        reason = row.reason or "no reason is known"
+        cause = without_minutes(reason)
+        shown.setdefault(cause, reason)
+        names = by_model.setdefault((row.verdict, cause, row.model), [])
         names += [what] if what not in names else []
     grouped: dict[tuple[Verdict, str, tuple[str, ...]], list[str]] = {}
-    for (verdict, reason, model), names in by_model.items():
-        grouped.setdefault((verdict, reason, tuple(names)), []).append(model)
+    for (verdict, cause, model), names in by_model.items():
+        grouped.setdefault((verdict, cause, tuple(names)), []).append(model)
     return [
-        Unjudged(verdict=verdict, models=", ".join(models), what=", ".join(names), reason=reason, count=len(models) * len(names))
-        for (verdict, reason, names), models in grouped.items()
+        Unjudged(verdict=verdict, models=", ".join(models), what=", ".join(names), reason=shown[cause], count=len(models) * len(names))
+        for (verdict, cause, names), models in grouped.items()
     ]
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_checkout import Checkout
@@ -62,21 +63,15 @@ def test_a_worse_model_is_red_after_half_of_the_requests(tmp_path: Path) -> None
     row, _ = early.night(status=1)
     assert (row["verdict"], row["n_common"]) == ("regressed", 420)
 
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "nightly"],
-        env=killed.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "look 1: " in line and "requests in" in line:  # the first look is over
-            break
-    time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    command = [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "nightly"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=killed.environment, start_new_session=True, **pipes) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "look 1: " in line and "requests in" in line:  # the first look is over
+                break
+        time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
     then, printed = killed.night(status=1)
     assert (then["verdict"], then["n_common"], then["look"]) == ("regressed", asked, _look(killed, asked))
     assert _sent(printed)[1] >= 152, "the first look was not asked again"

@@ -222,3 +222,11 @@ def test_both_link_the_pages_that_can_be_reached() -> None:
         "\n\n[Results](<https://evals.example/night?suite=nightly&at=2026>) · [Run in Dagster](<https://dagster.example/runs/run-1>)\n"
     )
     assert "](<" not in markdown(EACH)
+
+
+def test_models_that_failed_alike_in_different_minutes_are_one_reason() -> None:
+    said = "failed at dataset_snapshot on 2026-01-31 02:{:02} UTC: no such library"
+    rows = [incomparable(model=f"m{at}", verdict=Verdict.NOT_EVALUATED, reason=said.format(at)) for at in (29, 30)]
+    assert f"2 of 2 results not evaluated (sums on m29, m30: {said.format(29)})" in verdict_line(gate_result(*rows))
+    other = replace(rows[1], reason=said.format(30).replace("library", "file"))
+    assert f"(sums on m29: {said.format(29)}; sums on m30: {other.reason})" in verdict_line(gate_result(rows[0], other))
