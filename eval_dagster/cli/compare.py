@@ -20,6 +20,7 @@ from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.results.comparison import MetricComparison, ScoreChanges, cause_words, changed_samples, compare_points
 from eval_dagster.results.materializations import Materialization, MaterializationName, overall
+from eval_dagster.results.trust import part_words
 from eval_dagster.stages.looks import NOT_ASKED
 from eval_dagster.statistics.noninferiority import NotWorse, not_worse
 from eval_dagster.statistics.paired import ALPHA, Comparison
@@ -30,7 +31,7 @@ _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
 _OF_PROOFS = ("are_shares", "groups", "heaviest", "width")
 _FIELDS = (
-    *("eval", "metric", "a_model", "a_materialized_at", "b_model", "b_materialized_at"),
+    *("eval", "metric", "a_model", "a_materialized_at", "a_n_not_asked", "b_model", "b_materialized_at", "b_n_not_asked"),
     *(field.name for field in fields(Comparison) if field.name not in _OF_PROOFS),
     *("p_adjusted", "margin", "margin_p_value", "unproven_reason", "verdict", "causes"),
 )
@@ -89,6 +90,10 @@ def compare(
         raise UsageError(f"there is nothing to compare: {'; '.join(left_out)}{offer}")
     for reason in left_out:
         errors.print(f"not compared: {reason}", style="yellow", soft_wrap=True)
+    for point in {id(point): point for each in shown for point in (each.a, each.b) if _n_not_asked(point)}.values():
+        said = part_words(len(asked_samples(point, next(iter(overall(point))))[0]), _n_not_asked(point))
+        result = f"{point.eval_name} on {point.model} of {point.materialized_at:%Y-%m-%d %H:%M} UTC"
+        errors.print(f"{result}: {said}", style="yellow", soft_wrap=True)
     for reason in apart:
         errors.print(f"compared by two forms of a metric: {reason}", style="yellow", soft_wrap=True)
     judged = judge_suite([Case(comparison=each.comparison, higher_is_better=each.higher_is_better) for each in shown], alpha=alpha)
@@ -103,7 +108,7 @@ def compare(
     if output is not Format.TABLE:
         rows = []
         for (each, judgement), proof in zip(results, proofs, strict=True):
-            points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat())]
+            points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat(), _n_not_asked(point))]
             figures = [getattr(each.comparison, field.name) for field in fields(Comparison) if field.name not in _OF_PROOFS]
             judged_as = [judgement.p_adjusted, proof.margin, proof.p_value, proof.reason, judgement.verdict.value, ", ".join(each.causes)]
             rows.append([each.a.eval_name, each.metric, *points, *figures, *judged_as])
@@ -143,11 +148,15 @@ def _proof(project: Project, each: MetricComparison, margin: float | None) -> No
     """The test that a is not worse than b."""
     found, name = each.comparison, each.metric.partition("/")[0]
     is_share = any(name == metric.NAME and metric.IS_PROPORTION for metric in project.task(each.a.eval_name).METRICS)
-    n_samples = len(asked_samples(each.a, each.metric)[0]) + int(each.a.metrics.info.counts.get(NOT_ASKED, 0))
+    n_samples = len(asked_samples(each.a, each.metric)[0]) + _n_not_asked(each.a)
     fall = margin or default_margin(found, is_share=is_share, n_samples=n_samples)
     if fall is None:
         return NotWorse(margin=None, p_value=None, reason=OF_ALL_SAMPLES if found.heaviest is None else NO_MARGIN)
     return not_worse(found, margin=fall, higher_is_better=each.higher_is_better, n_lost=n_lost(each.a, each.b, each.metric))
+
+
+def _n_not_asked(point: Materialization) -> int:
+    return int(point.metrics.info.counts.get(NOT_ASKED, 0))
 
 
 def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Materialization, Materialization]], list[str]]:

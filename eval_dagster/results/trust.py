@@ -127,5 +127,13 @@ def answer_words(row: AnswerFigures) -> str:
     return " · ".join(words)
 
 
+def part_words(asked: int, left: int) -> str:
+    """How many samples of a night that stopped early were asked, and what its figures leave out."""
+    return (
+        f"stopped early: {asked:,} of {asked + left:,} samples asked. The answers decided when to stop, which intervals and tests "
+        "outside the gate do not know; a run without --suite asks the others"
+    )
+
+
 def _percent(count: int, total: int) -> str:
     return f"{100 * count / total:.0f} %"

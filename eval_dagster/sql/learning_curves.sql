@@ -41,6 +41,7 @@ means as (
         avg(value) - sqrt(sum((value - ci_low) ** 2)) / count(*) as ci_low,
         avg(value) + sqrt(sum((ci_high - value) ** 2)) / count(*) as ci_high,
         sum(n)::bigint as n,
+        sum(n_not_asked)::bigint as n_not_asked,
         count(*) as n_evals,
         string_agg(eval, ',' order by eval) as evals
     from curves
@@ -60,6 +61,7 @@ points as (
         ci_low,
         ci_high,
         n,
+        n_not_asked,
         1 as n_evals,
         higher_is_better,
         like_with_like
@@ -75,6 +77,7 @@ points as (
         ci_low,
         ci_high,
         n,
+        n_not_asked,
         n_evals,
         true as higher_is_better,
         evals as like_with_like
@@ -224,6 +227,7 @@ select
     ordered.ci_low,
     ordered.ci_high,
     ordered.n,
+    ordered.n_not_asked,
     ordered.n_evals,
     ordered.higher_is_better,
     ordered.best_so_far,

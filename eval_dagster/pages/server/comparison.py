@@ -149,6 +149,7 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> d
         f"{test.n_common:,} common samples" + (f" in {test.n_clusters:,} clusters" if test.n_clusters < test.n_common else ""),
         *([f"a difference of {number(test.min_detectable)} would have been seen"] if test.min_detectable is not None else []),
     ]
+    evidence += [f"{each.name}: {each.part}" for each in (a, b) if each.part is not None]
     figures = {"value": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
     most = max((abs(end) for end in figures.values() if end is not None), default=0.0) or 1.0
     axis = charts.Scale.axis([-most, most], start=2, end=98)

@@ -59,6 +59,7 @@ class HistoryPoint(MetricFigures):
     suites: str | None
     changed: list[str] | None
     """The inputs that differ from the result before."""
+    n_not_asked: int | None
 
 
 class HistoryDot(HistoryPoint):
@@ -194,7 +195,7 @@ def history_points(state: CatalogState, *, eval: str, model: str, metric: str) -
     return state.rows(
         """
         with points as (
-            select eval, model, metric, materialized_at, value, stderr, ci_low, ci_high, n, n_errors
+            select eval, model, metric, materialized_at, value, stderr, ci_low, ci_high, n, n_errors, n_not_asked
             from metrics_history
             where eval = $eval and model = $model and metric = $metric and subject is null
             -- A metric can have a mean of the samples and one of the subjects.

@@ -14,6 +14,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import parquet_files, time_of
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow
 from eval_dagster.results.materializations import gone
+from eval_dagster.results.trust import part_words
 
 _MOST_DIGITS = 7
 
@@ -155,6 +156,12 @@ class Result:
             raise NotFoundError(f"{self.name} has no metric {name!r}; it has {', '.join(self.metric_names) or 'none'}")
         return found
 
+    @property
+    def part(self) -> str | None:
+        """How many samples were asked, if a night stopped early; null if all were."""
+        row = self.metric(None)
+        return None if not row["n_not_asked"] else part_words(row["n"] + row["n_errors"], row["n_not_asked"])
+
     def _of_version(self, table: str, version: str | None) -> list[str] | None:
         """A file of a version: a local one first, then one of an object store. They all have the same rows."""
         if version is None:
@@ -170,6 +177,11 @@ class Result:
                 if found == version:
                     return [held_url_of(path)]
         return None
+
+
+def part_notes(*results: Result | None) -> list[str]:
+    """A note for each result of a night that stopped early."""
+    return [f"{each.name}: {each.part}." for each in results if each is not None and each.part is not None]
 
 
 def find_result(state: CatalogState, eval_name: str, model: str, materialized_at: datetime | None = None) -> Result:

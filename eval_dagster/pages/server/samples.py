@@ -15,6 +15,7 @@ from eval_dagster.pages.server.results import (
     compared_with,
     find_result,
     or_alone,
+    part_notes,
     prompts_before,
     prompts_of,
 )
@@ -251,7 +252,7 @@ def _listed(state: CatalogState, parameters: Parameters, result: Result, against
         result=result,
         findings=findings,
         against=against,
-        notes=[*([note] if note is not None else []), *search.notes],
+        notes=[*([note] if note is not None else []), *part_notes(result, against), *search.notes],
         metric=metric,
         rows=rows,
         total=total,
