@@ -31,11 +31,12 @@ _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
 _OF_PROOFS = ("are_shares", "groups", "heaviest", "width")
 _FIELDS = (
-    *("eval", "metric", "a_model", "a_materialized_at", "a_n_not_asked", "b_model", "b_materialized_at", "b_n_not_asked"),
+    *("eval", "metric", "a_model", "a_materialized_at", "b_model", "b_materialized_at"),
     *(field.name for field in fields(Comparison) if field.name not in _OF_PROOFS),
-    *("p_adjusted", "margin", "margin_p_value", "unproven_reason", "verdict", "causes"),
+    *("p_adjusted", "margin", "margin_p_value", "unproven_reason", "verdict", "causes", "a_n_not_asked", "b_n_not_asked"),
 )
 """The columns of the formats for programs."""
+_STOPPED = "a result stopped early: its answers decided when, which this test does not know"
 _STYLES = {Verdict.REGRESSED: "red", Verdict.IMPROVED: "green", Verdict.NOT_WORSE: "green"}
 _PROMPT_END = 160
 """Characters of a prompt's end that are shown, since the question is there."""
@@ -91,7 +92,8 @@ def compare(
     for reason in left_out:
         errors.print(f"not compared: {reason}", style="yellow", soft_wrap=True)
     for point in {id(point): point for each in shown for point in (each.a, each.b) if _n_not_asked(point)}.values():
-        said = part_words(len(asked_samples(point, next(iter(overall(point))))[0]), _n_not_asked(point))
+        row = next(row for row in overall(point).values() if row["is_headline"])
+        said = part_words(row["n"] + row["n_errors"], _n_not_asked(point))
         result = f"{point.eval_name} on {point.model} of {point.materialized_at:%Y-%m-%d %H:%M} UTC"
         errors.print(f"{result}: {said}", style="yellow", soft_wrap=True)
     for reason in apart:
@@ -108,9 +110,10 @@ def compare(
     if output is not Format.TABLE:
         rows = []
         for (each, judgement), proof in zip(results, proofs, strict=True):
-            points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat(), _n_not_asked(point))]
+            points = [part for point in (each.a, each.b) for part in (point.model, point.materialized_at.isoformat())]
             figures = [getattr(each.comparison, field.name) for field in fields(Comparison) if field.name not in _OF_PROOFS]
             judged_as = [judgement.p_adjusted, proof.margin, proof.p_value, proof.reason, judgement.verdict.value, ", ".join(each.causes)]
+            judged_as += [_n_not_asked(each.a), _n_not_asked(each.b)]
             rows.append([each.a.eval_name, each.metric, *points, *figures, *judged_as])
         print_rows(_FIELDS, rows, output)
         return
@@ -152,6 +155,8 @@ def _proof(project: Project, each: MetricComparison, margin: float | None) -> No
     fall = margin or default_margin(found, is_share=is_share, n_samples=n_samples)
     if fall is None:
         return NotWorse(margin=None, p_value=None, reason=OF_ALL_SAMPLES if found.heaviest is None else NO_MARGIN)
+    if _n_not_asked(each.a) or _n_not_asked(each.b):
+        return NotWorse(margin=fall, p_value=None, reason=_STOPPED)
     return not_worse(found, margin=fall, higher_is_better=each.higher_is_better, n_lost=n_lost(each.a, each.b, each.metric))
 
 

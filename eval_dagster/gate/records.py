@@ -39,8 +39,8 @@ class Outcome(StrEnum):
 
 
 _ROUNDING = 1e-9
-_MINUTES = re.compile(r" on \d{4}-\d\d-\d\d \d\d:\d\d UTC")
 """Tolerance for the product of a share and a number of results."""
+_MINUTES = re.compile(r" on \d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from real_checkout import Checkout
@@ -64,8 +63,9 @@ def test_a_worse_model_is_red_after_half_of_the_requests(tmp_path: Path) -> None
     assert (row["verdict"], row["n_common"]) == ("regressed", 420)
 
     command = [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "nightly"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, env=killed.environment, start_new_session=True, **pipes) as process:
+    with subprocess.Popen(
+        command, env=killed.environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "look 1: " in line and "requests in" in line:  # the first look is over

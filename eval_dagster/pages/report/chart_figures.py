@@ -61,6 +61,8 @@ class Chart:
     """The places of dashed vertical lines, with their colours."""
     marks: Sequence[tuple[float, float]] = ()
     """The points with a mark: places and values."""
+    hollow: Sequence[int] = ()
+    """Indices of the points that are drawn as a ring."""
 
 
 def chart_figure(chart: Chart, *, title: str = "", dots_per_inch: float = 72) -> "Figure":
@@ -147,7 +149,11 @@ def chart_figure(chart: Chart, *, title: str = "", dots_per_inch: float = 72) ->
     if chart.has_bars:
         bars = [[(x[at], lows[at]), (x[at], highs[at])] for at in np.flatnonzero(banded)]
         figure.add_artist(LineCollection(bars, colors=LINE, alpha=0.55, linewidths=1, transform=in_points))
-    figure.add_artist(Line2D(x, values, color=LINE, linewidth=1.6, marker="o", markersize=3, transform=in_points))
+    filled = np.setdiff1d(np.arange(len(x)), np.array(chart.hollow, int)).tolist()
+    figure.add_artist(Line2D(x, values, color=LINE, linewidth=1.6, marker="o", markersize=3, markevery=filled, transform=in_points))
+    if chart.hollow:
+        rings: Any = {"color": LINE, "marker": "o", "markersize": 6, "fillstyle": "none", "linestyle": "none"}
+        figure.add_artist(Line2D(x[list(chart.hollow)], values[list(chart.hollow)], transform=in_points, **rings))
     for place, colour in chart.rules:
         lines([[(float(x_of(place)), bottom), (float(x_of(place)), top)]], colour, 1, linestyle=(0, (3, 2)))
     if chart.marks:

@@ -57,6 +57,7 @@ def history_of(points: Sequence[Materialization], metric: str, changes: Iterable
             ci_low=row["ci_low"],
             ci_high=row["ci_high"],
             is_change=point.materialized_at in changed,
+            is_part=bool(row.get("n_not_asked")),
         )
         for point in points
         if (row := overall(point).get(metric)) is not None
@@ -186,7 +187,12 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
             family=family,
             eval=eval_name,
             metric=metric if eval_name else "mean score",
-            points=[StepPoint(**{name: row[name] for name in ("step", "value", "ci_low", "ci_high", "change")}) for row in of_curve],
+            points=[
+                StepPoint(
+                    **{name: row[name] for name in ("step", "value", "ci_low", "ci_high", "change")}, is_part=bool(row["n_not_asked"])
+                )
+                for row in of_curve
+            ],
             **{name: of_curve[0][name] for name in ("left_band_at", "fell_at", "signal_to_noise", "noise", "n_noise", "n_models")},
         )
         for (family, eval_name, metric), of_curve in found.items()

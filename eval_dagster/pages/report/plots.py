@@ -50,6 +50,8 @@ class ScorePoint:
     """Upper end of the 95 % confidence interval."""
     is_change: bool = False
     """Whether the score left its band here."""
+    is_part: bool = False
+    """Whether a night stopped early, so that a part of the samples was asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,8 @@ class StepPoint:
     """Upper end of the 95 % confidence interval."""
     change: str | None = None
     """`rose` if it is significantly better than the first step, `fell` if it is significantly worse than an earlier one."""
+    is_part: bool = False
+    """Whether a night stopped early, so that a part of the samples was asked."""
 
 
 def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: str | None = None) -> str:
@@ -143,7 +147,7 @@ def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
     changes = [_date(point.at) for point in points if point.is_change]
     left = f"; it left its band on {', '.join(changes)}" if changes else "; it never left its band"
     values = f"{first.value:.3f} on {_date(first.at)}" + (f", {last.value:.3f} on {_date(last.at)}" if last is not first else "")
-    return f"{title}: {metric} over {len(points)} results, {values}{left}"
+    return f"{title}: {metric} over {len(points)} results, {values}{left}{_parts(points)}"
 
 
 def describe_curve(points: Sequence[StepPoint], *, title: str, metric: str) -> str:
@@ -153,7 +157,13 @@ def describe_curve(points: Sequence[StepPoint], *, title: str, metric: str) -> s
     rose = next((f"{point.step:,}" for point in points if point.change == "rose"), None)
     said = [f"; above its start from step {rose}" if rose else "", f"; it fell at step {', '.join(fell)}" if fell else ""]
     values = f"{first.value:.3f} at step {first.step:,}" + (f", {last.value:.3f} at step {last.step:,}" if last is not first else "")
-    return f"{title}: {metric} at {len(points)} steps, {values}{''.join(said)}"
+    return f"{title}: {metric} at {len(points)} steps, {values}{''.join(said)}{_parts(points)}"
+
+
+def _parts(points: Sequence[ScorePoint | StepPoint]) -> str:
+    """How many results are of nights that stopped early."""
+    count = sum(point.is_part for point in points)
+    return f"; {count} stopped early" if count else ""
 
 
 @contextmanager
@@ -184,6 +194,7 @@ def _history_chart(points: Sequence[ScorePoint], metric: str) -> Chart:
         x_name="UTC" if any("\n" in label for label in labels) else "",
         rules=[(place, ALERT) for place, _ in changes],
         marks=changes,
+        hollow=[place for place, point in enumerate(points) if point.is_part],
     )
 
 
@@ -210,6 +221,7 @@ def _curve_chart(points: Sequence[StepPoint], metric: str) -> Chart:
         x_name="training step",
         rules=[(left.step, ALERT if left.change == "fell" else INK)] if left is not None else [],
         marks=[(point.step, point.value) for point in points if point.change == "fell"],
+        hollow=[place for place, point in enumerate(points) if point.is_part],
     )
 
 

@@ -188,6 +188,7 @@ def _history(state: CatalogState, row: Regression, judged_at: datetime) -> Histo
                 ci_low=each["ci_low"],
                 ci_high=each["ci_high"],
                 is_change=each["is_change"],
+                is_part=bool(each["n_not_asked"]),
             )
             for each in rows
         ],

@@ -161,3 +161,16 @@ def test_a_checkpoint_has_one_row_with_its_first_time_and_its_last_versions(tmp_
     publish(lake)
     rows = read_rows(lake, "select model, seen_at, model_version from checkpoints")
     assert [tuple(row.values()) for row in rows] == [("run-step-0000001", AT, "new")]
+
+
+def test_steps_that_stopped_early_say_so(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for eval_name, parts in (("quiz", {20: 40}), ("sums", {20: 2, 30: 5})):
+        for step in (10, 20, 30):
+            written(
+                lake, eval_name, f"run-{step}", 0.5, family="run" if eval_name == "quiz" else None, step=step, n_not_asked=parts.get(step)
+            )
+    publish(lake)
+    rows = read_rows(lake, "select eval, step, n_not_asked from learning_curves order by eval nulls last, step")
+    assert [row["n_not_asked"] for row in rows if row["eval"] == "quiz"] == [None, 40, None]
+    assert [row["n_not_asked"] for row in rows if row["eval"] is None] == [None, 42, 5]

@@ -4,6 +4,7 @@ import base64
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from xml.etree import ElementTree
@@ -12,7 +13,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint, describe, history_markdown, history_png, history_svg
+from eval_dagster.pages.report.plots import (
+    MOST_POINTS,
+    ScorePoint,
+    StepPoint,
+    describe,
+    describe_curve,
+    history_markdown,
+    history_png,
+    history_svg,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -53,6 +63,17 @@ def test_change_points_and_band_are_drawn() -> None:
     (low, low_y), *_, (high, high_y) = sorted(ticks.items())
     scale = (high_y - low_y) / (high - low)
     assert (min(heights) - max(heights)) / scale == pytest.approx((0.81 + 0.02) - (0.7 - 0.03), abs=0.003)
+
+
+def test_a_night_that_stopped_early_is_a_ring_and_said() -> None:
+    full = points(0.8, 0.81, 0.7)
+    part = [*full[:2], replace(full[2], is_part=True)]
+    steps = [StepPoint(step=10 * place, value=0.5, ci_low=0.4, ci_high=0.6, is_part=place == 2) for place in (1, 2)]
+    assert "stopped early" not in describe(full, title="a", metric="b")
+    assert describe(part, title="a", metric="b").endswith("; 1 stopped early")
+    assert describe_curve(steps, title="a", metric="b").endswith("; 1 stopped early")
+    assert [svg(history).count('fill-opacity="0"') for history in (full, part)] == [0, 1]
+    assert [svg(history).count("<use") for history in (full, part)] == [3, 3]
 
 
 def test_a_picture_is_part_of_a_page() -> None:
