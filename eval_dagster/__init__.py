@@ -98,9 +98,12 @@ if TYPE_CHECKING:
         Role,
         Row,
         TaskSample,
+        ToolCall,
+        Turn,
     )
     from eval_dagster.tasks.base import NO_SUBJECT, BaseTask, IDKMixin
     from eval_dagster.tasks.doc import Doc, DocTask, SamplingMethod, doc_task
+    from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask, Reply, Roles, Tools, effect
     from eval_dagster.tasks.language import Language
     from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle, TaskStyle
     from eval_dagster.versions.hashes import code_version, file_hash, package_versions, stable_hash
@@ -119,6 +122,7 @@ __all__ = [
     "AccuracyNormLoglikelihood",
     "AccuracyPMILoglikelihood",
     "AccuracyTokensLoglikelihood",
+    "AnswerError",
     "BLEUAccuracy",
     "BLEUDifference",
     "BLEUMaximum",
@@ -143,6 +147,8 @@ __all__ = [
     "DocTask",
     "DropExactMatch",
     "DropF1",
+    "EpisodeSample",
+    "EpisodeTask",
     "EvalDagsterError",
     "EvalsComponent",
     "ExactMatch",
@@ -181,10 +187,12 @@ __all__ = [
     "PromptLevelStrictAcc",
     "QuasiExactMatch",
     "RepeatedMetric",
+    "Reply",
     "Request",
     "ResponseType",
     "Results",
     "Role",
+    "Roles",
     "Rouge1",
     "Rouge1Accuracy",
     "Rouge1Difference",
@@ -205,6 +213,9 @@ __all__ = [
     "TaskStyle",
     "TernaryScore",
     "TokenPerplexity",
+    "ToolCall",
+    "Tools",
+    "Turn",
     "Usage",
     "UsageError",
     "WordPerplexity",
@@ -212,6 +223,7 @@ __all__ = [
     "code_version",
     "connect",
     "doc_task",
+    "effect",
     "evaluate",
     "explain",
     "file_hash",
@@ -247,9 +259,11 @@ _PLACES = {
     "Rouge2Difference Rouge2Maximum RougeLAccuracy RougeLDifference RougeLMaximum",
     "models.base": "Model ModelBackend ModelHandle",
     "models.usage": "Usage",
-    "records": "Completion GenerationSettings Loglikelihood Message MetricContext ModelResponse Request ResponseType Role Row TaskSample",
+    "records": "Completion GenerationSettings Loglikelihood Message MetricContext ModelResponse Request ResponseType Role Row "
+    "TaskSample ToolCall Turn",
     "tasks.base": "NO_SUBJECT BaseTask IDKMixin",
     "tasks.doc": "Doc DocTask SamplingMethod doc_task",
+    "tasks.episodes": "AnswerError EpisodeSample EpisodeTask Reply Roles Tools effect",
     "tasks.language": "Language",
     "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
     "versions.hashes": "code_version file_hash package_versions stable_hash",

@@ -39,16 +39,17 @@ ARROWS = {
     "tracking": "addresses errors records stores texts",
     "models.transformers.weights": "config errors lake.remote progress stores versions",
     "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
-    "project": "addresses checkpoints config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
-    "tracking users_code",
+    "project": "addresses checkpoints config datasets errors lake.files lake.remote models models.pooled records stores task_files "
+    "tasks texts tracking users_code",
     "remembered": "config lake.files lake.remote project stores",
     "statistics": "records",
+    "episodes": "errors lake.tables records tasks users_code versions",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables statistics stores versions",
     "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
     "lake.lineage": "errors lake.files lake.format versions",
     "prompts": "config errors metrics models records sandbox tasks texts users_code versions",
-    "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models progress project "
-    "prompts records sandbox statistics tasks texts tracking users_code versions",
+    "stages": "datasets episodes errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models "
+    "progress project prompts records sandbox statistics stores tasks texts tracking users_code versions",
     "known_results": "project stages stores",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
     "results": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics records stages "

@@ -152,6 +152,9 @@ class EvalConfig(Section):
     """Further prompts for each question, by name. All are asked, and the score is the mean over them and the task's own prompt, which is
     the variant `default`."""
 
+    roles: dict[Name, str] = Field(default_factory=dict)
+    """Further models of the episodes of an `EpisodeTask`, such as a simulated user or a judge, by role."""
+
     @model_validator(mode="after")
     def _has_one_dataset(self) -> Self:
         if self.dataset is not None and self.dataset_revision is not None:
@@ -159,8 +162,9 @@ class EvalConfig(Section):
         return self
 
     def set_fields(self) -> dict[str, Any]:
-        """The settings as JSON has them, without the dataset. Variants are left out if there are none."""
-        return self.model_dump(mode="json", exclude={"dataset"} if self.variants else {"dataset", "variants"})
+        """The settings as JSON has them, without the dataset. Variants and roles are left out if there are none."""
+        unset = {name for name in ("variants", "roles") if not getattr(self, name)}
+        return self.model_dump(mode="json", exclude={"dataset", *unset})
 
 
 VariableName = Annotated[

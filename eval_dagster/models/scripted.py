@@ -17,8 +17,8 @@ from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions.hashes import code_version, file_hash, stable_hash
 from eval_dagster.versions.source_files import load_file
 
-Answer = str | Sequence[float]
-"""A text, or one log-probability a choice, or for a perplexity one a token."""
+Answer = str | Sequence[float] | ModelResponse
+"""A text, or one log-probability a choice, or for a perplexity one a token. A whole response can call tools."""
 
 
 class CutText(str):
@@ -180,6 +180,8 @@ class ScriptedResponder(Model):
         texts, reasons = list[str](), list[str]()
         for _ in range(request.first_text, settings.num_samples):
             answer = self._function(request)
+            if isinstance(answer, ModelResponse):
+                return answer
             if not isinstance(answer, str):
                 raise ModelError(f"The function gave {type(answer).__name__} for a request without choices; expected a text.")
             text, is_stopped = cut_at_stop(answer, settings.stop_sequences)

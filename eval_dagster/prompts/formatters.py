@@ -2,6 +2,7 @@
 """Formatters turn messages into the text that a model reads."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -196,7 +197,7 @@ class ConversationFormatter:
     def sent(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages that are sent. White space before an answer separates plain text, and is left out."""
         turns = system_merged(messages) if self.merges_system(messages) else messages
-        return tuple(Message(turn.role, turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in turns)
+        return tuple(replace(turn, content=turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in turns)
 
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Return the turns, each after its role in brackets, and a mark for each image before the text of the last user turn."""

@@ -13,7 +13,7 @@ from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, EndedError, EvalDagsterError, RowError, SampleError, WholeEvalError, described
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, verbatim
-from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample, settings_fields
+from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample, Turn, settings_fields
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, Formatter
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, RenderSettings
@@ -136,7 +136,7 @@ def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None
         if not isinstance(given, Iterable):
             raise DataError(f"the task made {shown(given)} of the row; expected a list of TaskSample")
         made = list(given)
-    asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
+    asked = AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
     prompts = []
     for index, each in enumerate(made):
         check_prompt(each, sample)
@@ -187,7 +187,7 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AskedRow:
+class AskedRow:
     """A row that is asked about. Its requests share these."""
 
     rendering: Rendering
@@ -196,6 +196,7 @@ class _AskedRow:
     fewshot_set: int | None
 
     def rendered(self, made: TaskSample, index: int) -> RenderedPrompt:
+        """The prompt of a question about the row; `index` is its position among them."""
         sample, task, formatter = self.sample, self.rendering.task, self.rendering.formatter
         response_type = made.response_type or task.RESPONSE_TYPE
         truths = truths_of(made.ground_truth, sample)
@@ -211,18 +212,18 @@ class _AskedRow:
             request = self._scored(made, texts)
         elif response_type is ResponseType.PERPLEXITY:
             text = "".join(message.content for message in made.messages) if made.prompt is None else made.prompt
-            request = _request(prompt=text, perplexity=True, use_logits=made.use_logits)
+            request = new_request(prompt=text, perplexity=True, use_logits=made.use_logits)
         else:
             # A benchmark of another package renders its prompts to their ends.
             usual = "" if isinstance(task, AdapterTask) else self.rendering.answers.get(sample.subject, "answer")
-            prompt, _ = self._joined(made, (usual,))
-            request = _request(
+            prompt, _ = self.joined(made, (usual,))
+            request = new_request(
                 prompt=prompt,
                 has_special_tokens=formatter.has_special_tokens,
-                generation=self._settings(made),
+                generation=self.settings(made),
                 use_logits=made.use_logits,
                 images=tuple(made.images),
-                messages=self._sent(made),
+                messages=self.sent(made),
             )
         return RenderedPrompt(
             sample_id=question_id(sample, index),
@@ -245,23 +246,23 @@ class _AskedRow:
 
     def _scored(self, made: TaskSample, texts: tuple[str, ...]) -> Request:
         formatter = self.rendering.formatter
-        prompt, joined = self._joined(made, texts)
+        prompt, joined = self.joined(made, texts)
         unconditioned = None
         if made.unconditioned_query is not None:
             alone = Message(Role.USER, made.unconditioned_query)
             # The choices are the same after both prompts, so white space that they lack is added to this prompt.
             unconditioned = formatter.format([alone]) + formatter.answer_gap(alone.content, joined[0])
-        return _request(
+        return new_request(
             prompt=prompt,
             has_special_tokens=formatter.has_special_tokens,
             choices=joined,
             unconditioned_prompt=unconditioned,
             use_logits=made.use_logits,
             images=tuple(made.images),
-            messages=self._sent(made),
+            messages=self.sent(made),
         )
 
-    def _sent(self, made: TaskSample) -> tuple[Message, ...] | None:
+    def sent(self, made: TaskSample) -> tuple[Message, ...] | None:
         """The messages that are sent instead of the prompt. A whole prompt that the task wrote is one message."""
         if not isinstance(self.rendering.formatter, ConversationFormatter):
             return None
@@ -269,7 +270,7 @@ class _AskedRow:
             return (Message(Role.USER, made.prompt),)
         return self.rendering.formatter.sent(made.messages)
 
-    def _joined(self, made: TaskSample, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    def joined(self, made: TaskSample, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """The prompt and the answers with the white space that stands between them in a few-shot example, once.
 
         A line break is added to the prompt. A space is added to the answers, since tokenizers join it to their first word. An indented
@@ -289,7 +290,7 @@ class _AskedRow:
             return f"{prompt}\n", answers
         return prompt, tuple(gap + answer for gap, answer in zip(gaps, answers, strict=True))
 
-    def _settings(self, made: TaskSample) -> GenerationSettings:
+    def settings(self, made: TaskSample) -> GenerationSettings:
         """The settings of the model, the row and the task. The model's come first."""
         how, task, config = self.rendering, self.rendering.task, self.rendering.generation
         wanted = {name: getattr(made, name) for name in ("temperature", "top_k", "top_p")}
@@ -317,7 +318,8 @@ class _AskedRow:
         return settings
 
 
-def _request(*, prompt: str, **fields: Any) -> Request:
+def new_request(*, prompt: str, **fields: Any) -> Request:
+    """A request with its id."""
     return named(Request(request_id="", prompt=prompt, **fields))
 
 
@@ -340,9 +342,16 @@ def _identity(request: Request) -> dict[str, Any]:
     if request.generation is not None:
         identity["generation"] = settings_fields(request.generation)
     if request.messages is not None:
-        identity["messages"] = [[message.role, message.content] for message in request.messages]
+        identity["messages"] = [_turn_identity(message) for message in request.messages]
     identity["images"] = [stable_hash(image.hex()) for image in request.images]
     return identity
+
+
+def _turn_identity(message: Message) -> list[Any]:
+    if isinstance(message, Turn) and (message.tool_calls or message.tool_call_id):
+        calls = [[call.call_id, call.name, call.arguments_text] for call in message.tool_calls]
+        return [message.role, message.content, calls, message.tool_call_id]
+    return [message.role, message.content]
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class AnsweredPrompt:
         if isinstance(self.task, OrderedTask):
             return self.task.views(self.sample, self.prompt, response)
         if self.prompt.response_type is ResponseType.COMPLETION:
-            prompt, messages = self.prompt, list(self.prompt.messages)
+            prompt, messages = self.prompt, list(response.conversation or self.prompt.messages)
             texts = zip(response.text, response.final_text, response.reasonings, response.finish_reason, strict=True)
             return [
                 Completion(

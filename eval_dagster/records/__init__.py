@@ -13,11 +13,25 @@ from eval_dagster.records.answers import (
     Status,
 )
 from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport, settings_fields
-from eval_dagster.records.samples import DatasetSource, Grammar, Message, MetricContext, ResponseType, Role, Row, Sample, TaskSample
+from eval_dagster.records.samples import (
+    SUBJECT,
+    DatasetSource,
+    Grammar,
+    Message,
+    MetricContext,
+    ResponseType,
+    Role,
+    Row,
+    Sample,
+    TaskSample,
+    ToolCall,
+    Turn,
+)
 
 __all__ = [
     "OUTPUT_CHECKS",
     "PROMPT_CHECKS",
+    "SUBJECT",
     "Check",
     "Completion",
     "DatasetSource",
@@ -39,5 +53,7 @@ __all__ = [
     "ServerReport",
     "Status",
     "TaskSample",
+    "ToolCall",
+    "Turn",
     "settings_fields",
 ]

@@ -148,6 +148,8 @@ class ModelResponse:
     """Class and message of the error of this request; all lists are empty then."""
     retryable: bool = False
     """Whether the request may succeed later, as after running out of memory; other errors are cached like answers."""
+    conversation: Sequence[Message] = ()
+    """Of an episode: all messages of its last request to the model, and the answer to it. Empty for a single question."""
 
     @property
     def choice_logprobs(self) -> Sequence[float]:

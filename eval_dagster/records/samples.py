@@ -1,5 +1,6 @@
 """Rows of datasets, and the prompts that tasks make of them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
@@ -12,12 +13,18 @@ Row = dict[str, Any]
 """One item of a dataset, as its loader gave it."""
 
 
+SUBJECT = "subject"
+"""The role of the evaluated model in an episode."""
+
+
 class Role(StrEnum):
     """The speaker of a message."""
 
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
+    """The result of a tool that the assistant called."""
 
 
 class ModelMethods:
@@ -53,6 +60,37 @@ class Message(ModelMethods):
 
     role: Role
     content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall(ModelMethods):
+    """A call of a tool by a model."""
+
+    call_id: str
+    """Names the call in its conversation."""
+    name: str
+    """The tool."""
+    arguments_text: str
+    """The arguments as the model wrote them."""
+
+    @property
+    def arguments(self) -> dict[str, object] | None:
+        """The arguments by name. None if the text is not a JSON object."""
+        try:
+            found = json.loads(self.arguments_text or "{}")
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True)
+class Turn(Message):
+    """A message of a conversation with tools."""
+
+    tool_calls: tuple[ToolCall, ...] = ()
+    """The tools that the assistant calls."""
+    tool_call_id: str | None = None
+    """The call whose result this is, for the role `tool`."""
 
 
 class ResponseType(Enum):

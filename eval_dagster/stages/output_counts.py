@@ -26,6 +26,8 @@ class Counts:
         self.computed, self.model_seconds = 0, 0.0
         self.sums = dict.fromkeys(("errors", "prompt_tokens", "output_tokens"), 0)
         self.faults = dict.fromkeys(("retryable_errors", "cut_at_max_tokens", "cut_in_reasoning", "escaped", "truncated"), 0)
+        self.turns = self.turns_computed = 0
+        """Requests of episodes."""
         self.tokens_asked = self.tokens_unknown = self.without_scores = 0
 
     def add(self, prompt: PromptRow, answer: Answer, response: ResponseRow, asker: Asker, eval_name: str) -> None:
@@ -58,6 +60,39 @@ class Counts:
                 self.costs_of_run.add(given)
                 self.seconds_of_run.add(given)
 
+    def add_episode(self, answers: Sequence[Answer], whole: Answer, response: ResponseRow, asker: Asker) -> None:
+        """Add an episode, which counts as one request.
+
+        Args:
+            answers: The answers that it got from the evaluated model.
+            whole: The answer that is scored, with the tokens of all.
+            response: Its row of `responses`.
+            asker: Asked the evaluated model.
+        """
+        self.requests += 1
+        self.sums["errors"] += whole["error"] is not None
+        self.sums["prompt_tokens"] += whole["prompt_tokens"] or 0
+        self.sums["output_tokens"] += whole["output_tokens"] or 0
+        self.faults["retryable_errors"] += response["retryable"]
+        self.faults["cut_at_max_tokens"] += "length" in response["finish_reason"]
+        self.faults["cut_in_reasoning"] += "reasoning" in response["finish_reason"]
+        self.faults["escaped"] += response["text_is_escaped"]
+        self.faults["truncated"] += any(each["truncated_tokens"] > 0 for each in answers)
+        self.turns += len(answers)
+        is_computed = False
+        for each in answers:
+            for part in (self.mixed, self.costs, self.seconds):
+                part.add(each)
+            name = each["request_id"]
+            if name in asker.answered and self.of_run.times(name) == 1:
+                is_computed = self.is_asked = True
+                self.turns_computed += 1
+                self.tokens_asked += _tokens_asked(None, each)
+                self.model_seconds += each["latency_s"]
+                self.costs_of_run.add(each)
+                self.seconds_of_run.add(each)
+        self.computed += is_computed
+
     def of_this_run(self, run: ModelRun) -> dict[str, float]:
         """The counts of all answers, and of the answers that this run got from the model."""
         costs = self.costs_of_run.counts() | self.seconds_of_run.counts()
@@ -66,6 +101,7 @@ class Counts:
         return {
             "requests_computed": self.computed,
             "requests_cached": self.requests - self.computed - self.invalid,
+            **({"turns": self.turns, "turns_computed": self.turns_computed} if self.turns else {}),
             **self.sums,
             "model_seconds": round(self.model_seconds, 3),
             **{f"{name}_computed": count for name, count in costs.items()},

@@ -25,6 +25,7 @@ from eval_dagster.progress.reporting import Reporter, making
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse
 from eval_dagster.stages.answer_counts import mixed_words
+from eval_dagster.stages.episodes import EpisodeAsker, episode_version, is_episodic
 from eval_dagster.stages.inference import AskedModel, Asker, KeptModel, ModelRun, look_at
 from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON, STOPPED_BY, Looks, Stopping
 from eval_dagster.stages.output_counts import Counts
@@ -50,6 +51,8 @@ _ASKED = (
     *("unconditioned_prompt", "use_logits", "images", "sent_messages", "tools"),
 )
 """Columns of `prompts` of which a request is made."""
+COURSE = "course"
+"""A value of the rows of episodes that no file has: the version of `responses` covers it."""
 _MOST_PROMPTS = 25_000
 """Prompts that are asked together. A model computes what its requests share once in each part."""
 _MOST_CHARACTERS = 64 * 2**20
@@ -73,6 +76,8 @@ class _Asking:
     stop_reason: str = ""
     has_verdict: bool = False
     """Whether it was stopped by its own answers, not by those of another eval."""
+    problem: str = ""
+    """Why its episodes could not be run, whatever the model answers."""
 
     @property
     def left(self) -> int:
@@ -119,8 +124,9 @@ def materialize_outputs(
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=death.message)
         else:
             has_price = getattr(project.model(model), "price", None) is not None
-            rows, counts = partition.table(_STAGE, _CONTENT), Counts(has_price=has_price)
-            looks = None if stopping is None else stopping.looks_at(partition, prompts)
+            content = (*_CONTENT, COURSE) if is_episodic(partition) else _CONTENT
+            rows, counts = partition.table(_STAGE, content), Counts(has_price=has_price)
+            looks = None if stopping is None or is_episodic(partition) else stopping.looks_at(partition, prompts)
             plans.append(_Asking(partition=partition, prompts=prompts, plan=plan, rows=rows, counts=counts, looks=looks))
     if not plans:
         return
@@ -138,8 +144,8 @@ def materialize_outputs(
         mixed = mixed_words(each.counts.mixed.counts(), with_columns=True)
         failure = StageFailure(stage=_STAGE, eval_name=each.partition.eval_name, model=model, message="")
         if each.left:
-            message = run.failure or "the model left requests unanswered"
-            if run.is_limited:
+            message = each.problem or run.failure or "the model left requests unanswered"
+            if run.is_limited and not each.problem:
                 failure = replace(failure, is_limited=True, counts={"requests_left": each.left, **each.counts.of_this_run(run)})
                 message = f"{each.left} of {each.left + each.counts.requests} requests are left: {message}"
             yield replace(failure, message="; ".join((message, *warnings)))
@@ -159,7 +165,7 @@ def _ask_all(asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: 
     If a part cannot be read, or takes too much memory, the evals before it have all their answers.
     """
     asker = Asker(asked, reporter)
-    whole = [plan for plan in plans if plan.looks is None]
+    whole = [plan for plan in plans if plan.looks is None and not is_episodic(plan.partition)]
     total, start = sum(int(plan.prompts.info.counts["prompts"]) for plan in whole), 0
     try:
         _ask_in_looks(asked, asker, [plan for plan in plans if plan.looks is not None], look)
@@ -174,12 +180,34 @@ def _ask_all(asked: AskedModel, plans: Sequence[_Asking], look: Look, reporter: 
                 if not plan.left:
                     plan.rows.settle()
             start = end
+        _run_episodes(asked, asker, [plan for plan in plans if is_episodic(plan.partition)], look, reporter)
     except (LakeError, MemoryLimitError) as error:
         asker.run.failure = str(error)
     asker.end()
     asker.run.notes = {**asker.run.notes, **look.notes}
     asker.run.look_cost = look.cost
     return asker.run
+
+
+def _run_episodes(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], look: Look, reporter: Reporter) -> None:
+    """Run the episodes of evals, one eval after the other. The failure of one of them is its own."""
+    if not plans:
+        return
+    if look.down and asker.run.failure is None:
+        asker.run.failure = look.down
+    episodes = EpisodeAsker(asked, asker, reporter)
+    for plan in plans:
+        try:
+            for ended in episodes.ended(plan.partition, _prompts(plan, None)):
+                response = {**_response_row(plan.partition, ended.row, ended.whole), "episode": ended.episode}
+                plan.rows.add({**response, "retryable": bool(ended.whole.get("retryable")), COURSE: ended.course})
+                plan.counts.add_episode(ended.answers, ended.whole, cast(ResponseRow, response), asker)
+            plan.rows.settle()
+        except LakeUnreachableError:
+            raise
+        except EvalDagsterError as error:
+            plan.problem = str(error)
+    episodes.end()
 
 
 def _ask_in_looks(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], look: Look) -> None:
@@ -235,8 +263,8 @@ def _answered(
     asker.run.answers, asker.run.found = {}, {}
 
 
-def _prompts(plan: _Asking) -> Iterator[PromptRow]:
-    return iter(watched(iter_rows(plan.prompts.path, _ASKED), f"{_STAGE} {plan.partition}"))
+def _prompts(plan: _Asking, columns: Sequence[str] | None = _ASKED) -> Iterator[PromptRow]:
+    return iter(watched(iter_rows(plan.prompts.path, columns), f"{_STAGE} {plan.partition}"))
 
 
 def _parts(prompts: Iterable[tuple[_Asking, PromptRow]]) -> Iterator[list[tuple[_Asking, PromptRow]]]:
@@ -297,14 +325,16 @@ def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str
     """
     tags, code = _reasoning_tags(partition), code_version(_with_answers, response_row)
     current = partition.current(_STAGE)
+    episodes = [episode_version(partition)] if is_episodic(partition) else []
     return Plan(
-        fingerprint=stable_hash([prompts.version, model_version, tags, code, *([prompts.names] if prompts.names else [])]),
+        fingerprint=stable_hash([prompts.version, model_version, tags, code, *([prompts.names] if prompts.names else []), *episodes]),
         made_of={
             "prompt": prompts.version,
             "names": prompts.names,
             "model": model_version,
             "model settings": stable_hash(tags),
             "code": code,
+            **({"episode": episodes[0]} if episodes else {}),
         },
         current=current,
         again=[] if current is None else [cause for cause, is_due in _again(current, suite).items() if is_due],
@@ -331,6 +361,8 @@ class CachedAnswers:
 def cached_answers(partition: Partition, prompts: Sequence[PromptRow], model_version: str) -> CachedAnswers:
     """Find the answers of a model's version to rows of `prompts` in the cache, and the version of their responses. Asks no model."""
     sent = {row["request_id"] for row in prompts if row["error"] is None}
+    if is_episodic(partition):  # its requests are known when it runs
+        return CachedAnswers(unanswered=list(dict.fromkeys(row["request_id"] for row in prompts)), version=None)
     cache = ResponseCache(partition.project.lake, model_version)
     known = cache.find(sent)
     missing = {row["request_id"]: request_of(row) for row in prompts if row["error"] is None and row["request_id"] not in known}

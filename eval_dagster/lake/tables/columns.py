@@ -195,6 +195,8 @@ class ResponseRow(_OfSample, _Requested, AnswerColumns):
     retryable: bool
     """Whether the next run asks again."""
     sample_name: str | None
+    episode: NotRequired[str | None]
+    """The course of an episode as JSON, which `episodes`, `turns` and `tool_calls` show. Null for a single question."""
 
 
 class ScoreRow(TypedDict):

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from eval_dagster.lake.tables.columns import AnswerRow, PromptRow, ResponseRow, SampleRow, ScoreRow
 from eval_dagster.records import (
+    SUBJECT,
     DatasetSource,
     GenerationSettings,
     Grammar,
@@ -24,6 +25,8 @@ from eval_dagster.records import (
     Role,
     Sample,
     Score,
+    ToolCall,
+    Turn,
     settings_fields,
 )
 from eval_dagster.records.rendered_prompt import RenderedPrompt
@@ -133,11 +136,31 @@ def request_of(row: PromptRow) -> Request:
 
 
 def _messages_json(messages: Sequence[Message]) -> str:
-    return json.dumps([{"role": message.role, "content": message.content} for message in messages], ensure_ascii=False)
+    return json.dumps([message_fields(message) for message in messages], ensure_ascii=False)
 
 
 def _messages_of(text: str) -> tuple[Message, ...]:
-    return tuple(Message(Role(turn["role"]), turn["content"]) for turn in json.loads(text))
+    return tuple(map(message_of, json.loads(text)))
+
+
+def message_fields(message: Message) -> dict[str, object]:
+    """A message as JSON has it."""
+    found: dict[str, object] = {"role": message.role, "content": message.content}
+    if isinstance(message, Turn):
+        if message.tool_calls:
+            found["tool_calls"] = [vars(call) for call in message.tool_calls]
+        if message.tool_call_id is not None:
+            found["tool_call_id"] = message.tool_call_id
+    return found
+
+
+def message_of(found: Mapping[str, Any]) -> Message:
+    """The message of what `message_fields` gives."""
+    role, content = Role(found["role"]), found["content"]
+    if "tool_calls" not in found and "tool_call_id" not in found:
+        return Message(role, content)
+    calls = tuple(ToolCall(**call) for call in found.get("tool_calls", ()))
+    return Turn(role, content, calls, found.get("tool_call_id"))
 
 
 @lru_cache(maxsize=256)
@@ -218,7 +241,19 @@ def response_of(row: ResponseRow) -> ModelResponse:
         latency_s=row["latency_s"],
         error=row["error"],
         retryable=row["retryable"],
+        conversation=conversation_of(episode) if (episode := row.get("episode")) else (),
     )
+
+
+def conversation_of(episode: str) -> tuple[Message, ...]:
+    """The conversation of the last request of an episode to its model, with the answer, from the column `episode`."""
+    of_roles: dict[str, list[Message]] = {}
+    for turn in json.loads(episode)["turns"]:
+        messages = of_roles.setdefault(turn["role"], [])
+        messages[turn["kept"] :] = map(message_of, turn["new_messages"])
+        if turn["answer"] is not None:
+            messages.append(message_of(turn["answer"]))
+    return tuple(of_roles.get(SUBJECT, ()))
 
 
 def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, score: Score) -> ScoreRow:

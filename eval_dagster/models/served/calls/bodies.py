@@ -13,7 +13,7 @@ from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.calls.answer_records import Choice
 from eval_dagster.models.served.calls.answers import BYTES_OF_TOKEN, TextReader
-from eval_dagster.records import GenerationSettings, Request, Role
+from eval_dagster.records import GenerationSettings, Request, Role, Turn
 
 Encode = Callable[[Request], Sequence[int]]
 """The ids of the tokens of a request's prompt."""
@@ -145,8 +145,28 @@ def _prompt(request: Request, encode: Encode | None) -> dict[str, object]:
         if request.images and index == last:
             urls = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in request.images]
             content = [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": turn.content}]
-        turns.append({"role": turn.role.value, "content": content})
+        turns.append({"role": turn.role.value, "content": content, **(_tool_fields(turn) if isinstance(turn, Turn) else {})})
     return {"messages": turns}
+
+
+def _tool_fields(turn: Turn) -> dict[str, object]:
+    """The fields of a message that calls tools, or holds the result of one.
+
+    Servers refuse arguments other than a JSON object, llama.cpp with status 500. An empty object is sent instead.
+    """
+    found: dict[str, object] = {}
+    if turn.tool_calls:
+        found["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": "{}" if call.arguments is None else call.arguments_text},
+            }
+            for call in turn.tool_calls
+        ]
+    if turn.tool_call_id is not None:
+        found["tool_call_id"] = turn.tool_call_id
+    return found
 
 
 def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: bool) -> dict[str, object]:

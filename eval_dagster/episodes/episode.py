@@ -1,0 +1,472 @@
+"""One episode: the task's function with what it is told by models and tools, live or replayed."""
+
+import asyncio
+import contextvars
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from random import Random
+from typing import Any, Literal, Protocol
+
+from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order
+from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions, failed, succeeded
+from eval_dagster.errors import EvalDagsterError, described
+from eval_dagster.lake.tables.columns import Answer
+from eval_dagster.lake.tables.rows import message_fields
+from eval_dagster.records import SUBJECT, Message, Request, Role, ToolCall, Turn
+from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask, Reply
+from eval_dagster.users_code import raised_at
+from eval_dagster.versions.hashes import stable_hash
+
+Status = Literal["done", "turns", "error", "interrupted"]
+_ROOT = "0"
+"""The path of the branch in which an episode begins."""
+_branch: contextvars.ContextVar["_Branch"] = contextvars.ContextVar("branch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """The settings of a request, beyond the task's own."""
+
+    role: str
+    messages: Sequence[Message]
+    tools: Sequence[str]
+    max_tokens: int | None
+    temperature: float | None
+    stop_sequences: Sequence[str] | None
+    repetition: int
+    """Tells equal requests of an episode apart: 0 for the first one. Sampled answers to them differ by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeEnd:
+    """The end of an episode."""
+
+    sample_id: str
+    status: Status
+    reply: Reply | None
+    """The answer that is scored. Null after an error."""
+    error: str | None = None
+    retryable: bool = False
+    effects: Sequence[Effect] = ()
+    """What it did, in order."""
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    """The answers that it got, by the ids of their requests."""
+    replies: Mapping[Place, Turn] = field(default_factory=dict)
+    """The same as messages, by the places of their requests."""
+    seconds: float = 0.0
+    """Seconds from its begin in this run to its end."""
+
+
+RequestOf = Callable[[EpisodeSample, Ask], Request]
+"""Makes the request to the model of a role, with its id."""
+ReplyOf = Callable[[str, Answer], Reply]
+"""An answer of the model of a role, as an episode gets it. The ids of its calls are those that the server gave."""
+
+
+class NotAskedError(EvalDagsterError):
+    """A model was not asked, since it failed before or a limit was reached."""
+
+
+class _TurnLimitError(BaseException):
+    """An episode has asked the evaluated model as often as it may."""
+
+
+class _InterruptedCallError(BaseException):
+    """A process was killed while a tool changed the world. It may have happened or not."""
+
+
+class _Branch:
+    """A branch of an episode: a task of asyncio. Its places are counted in it, so that the order of branches does not matter."""
+
+    def __init__(self, episode: "Episode", path: str = _ROOT) -> None:
+        self.episode = episode
+        self._path = path
+        self._children = 0
+        self._places = 0
+
+    def place(self) -> Place:
+        """The next place."""
+        self._places += 1
+        return f"{self._path}:{self._places - 1}"
+
+    def child(self) -> "_Branch":
+        """The next branch of this one."""
+        self._children += 1
+        return _Branch(self.episode, f"{self._path}.{self._children - 1}")
+
+
+def branching(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None, **options: Any
+) -> "asyncio.Task[Any]":
+    """Make a task of asyncio. One that is made within an episode is a branch of it."""
+    branch = _branch.get(None)
+    own = context or contextvars.copy_context()
+    if branch is not None:
+        own.run(_branch.set, branch.child())
+    return asyncio.Task(coroutine, loop=loop, context=own, **options)
+
+
+class Host(Protocol):
+    """What an episode needs of the run of all episodes."""
+
+    task: EpisodeTask[Any]
+    tools: Mapping[str, Tool]
+    journal: EpisodeJournal
+    request_of: RequestOf
+    reply_of: ReplyOf
+    roles: tuple[str, ...]
+    seed: int
+    known: dict[tuple[str, str], Answer]
+    """Answers by role and request id."""
+    failure: str
+    """Why no request can be answered any more; empty if they can."""
+
+    def submit(self, role: str, request: Request) -> "asyncio.Future[Answer | None]":
+        """Ask the model of a role. Equal requests under way are asked once."""
+        ...
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """The value of a function that is called in a thread, in the context of its branch."""
+        ...
+
+
+class Episode:
+    """One episode, live or replayed."""
+
+    def __init__(self, of: Host, sample: EpisodeSample, recorded: Mapping[Place, Effect], *, is_rehearsal: bool = False) -> None:
+        self.of, self.sample, self.is_rehearsal = of, sample, is_rehearsal
+        self.recorded = dict(recorded)
+        self.effects: dict[Place, Effect] = {}
+        self.answers: dict[str, Answer] = {}
+        self.replies: dict[Place, Turn] = {}
+        self.fault: BaseException | None = None
+        """What ended it, even if code of users caught it."""
+        self.has_failed = False
+        """Whether a model gave no answer."""
+        self.last: Reply | None = None
+        """The last answer of the evaluated model."""
+        self.turns = 0
+        self._number = 1 + max((each.number for each in recorded.values()), default=-1)
+        self._asked: Counter[tuple[str, str, str]] = Counter()
+        self._conversations: dict[str, list[Message]] = {}
+        self.state = _State(self)
+
+    async def run(self) -> EpisodeEnd:
+        """Call the task's function to its end."""
+        started = time.monotonic()
+        _branch.set(_Branch(self))
+        status: Status = "done"
+        reply: Reply | None = None
+        error, retryable = None, False
+        try:
+            found: object = await self.of.task.episode(self.sample, _Roles(self), _Tools(self))
+            if self.fault is not None:
+                raise self.fault
+            if not isinstance(found, Reply | str):
+                raise TypeError(f"the episode returned {type(found).__name__}; expected a Reply or a text")
+            reply = Reply(text=found) if isinstance(found, str) else found
+        except asyncio.CancelledError:
+            if self.fault is None:
+                raise
+            status, error, retryable = _ended(self.fault)
+        except (Exception, _TurnLimitError, _InterruptedCallError, EpisodeChangedError, BaseExceptionGroup) as caught:
+            status, error, retryable = _ended(self.fault or caught)
+        if status == "turns":
+            reply = self.last
+        return EpisodeEnd(
+            sample_id=self.sample.sample_id,
+            status=status,
+            reply=reply,
+            error=error,
+            retryable=retryable,
+            effects=in_order(self.effects.values()),
+            answers=self.answers,
+            replies=self.replies,
+            seconds=time.monotonic() - started,
+        )
+
+    def fail(self, error: BaseException) -> BaseException:
+        """End the episode by an exception, even if code of users catches it."""
+        self.fault = self.fault or error
+        return self.fault
+
+    def at(self, place: Place, kind: str, name: str, key: str, messages: Sequence[Mapping[str, object]] = ()) -> Effect | None:
+        """The recorded effect at a place. Raises `EpisodeChangedError` if another one is recorded there."""
+        found = self.recorded.get(place)
+        if found is None:
+            if self.is_rehearsal:
+                raise self.fail(EpisodeChangedError(f"it does more at the place {place} than before: it {kind}s {name}"))
+            return None
+        if (found.kind, found.name, found.key) != (kind, name, key):
+            what = difference(found, kind, name, messages)
+            raise self.fail(
+                EpisodeChangedError(
+                    f"turn {found.number + 1} (place {place}) differs from the recorded one, although the task's code is the same: {what}"
+                )
+            )
+        return found
+
+    def next_number(self) -> int:
+        """The number of the next new effect."""
+        self._number += 1
+        return self._number - 1
+
+    def note(self, effect: Effect) -> None:
+        """Record an effect."""
+        self.effects[effect.place] = effect
+        if self.recorded.get(effect.place) != effect and not self.is_rehearsal:
+            self.of.journal.add(self.sample.sample_id, effect)
+
+    def ask(self, ask: Ask, place: Place) -> Awaitable[Reply]:
+        """Ask the model of a role at a place."""
+        request = self.of.request_of(self.sample, ask)
+        path = place.partition(":")[0]
+        equal = (path, ask.role, request.request_id)
+        repetition = self._asked[equal] + (0 if path == _ROOT else 1 + int(stable_hash(path)[:5], 16))
+        self._asked[equal] += 1
+        if repetition:
+            request = self.of.request_of(self.sample, replace(ask, repetition=repetition))
+        return self._answer(ask, request, place)
+
+    async def _answer(self, ask: Ask, request: Request, place: Place) -> Reply:
+        fields = [message_fields(message) for message in ask.messages]
+        effect = self.at(place, "ask", ask.role, request.request_id, fields)
+        if ask.role == SUBJECT:
+            self.turns += 1
+            if self.turns > self.of.task.MAX_TURNS:
+                raise self.fail(_TurnLimitError(f"the episode has asked the model {self.of.task.MAX_TURNS} times (MAX_TURNS)"))
+        if effect is None:
+            kept = self._kept(ask.role, ask.messages)
+            details = {"kept": kept, "new_messages": fields[kept:]}
+            number = self.next_number()
+            effect = Effect(place=place, number=number, kind="ask", name=ask.role, key=request.request_id, details=details)
+        self.note(effect)
+        key = (ask.role, request.request_id)
+        answer = self.of.known.get(key)
+        if answer is None:
+            if self.of.failure:
+                raise self.fail(NotAskedError(self.of.failure))
+            try:
+                answer = await asyncio.shield(self.of.submit(ask.role, request))
+            except asyncio.CancelledError:
+                # The run may be ending, an ask of another branch may have failed, or code of users gave up.
+                if not self.has_failed:
+                    self.fail(TypeError("an ask was cancelled, as by asyncio.timeout; expected it to be awaited"))
+                raise
+            if answer is None:
+                raise self.fail(NotAskedError(self.of.failure or "the model left the request unanswered"))
+        self.answers[request.request_id] = answer
+        if answer["error"] is not None:
+            self.has_failed = True
+            raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))
+        reply = self.of.reply_of(ask.role, answer)
+        mark = place.replace(".", "b").replace(":", "t")
+        calls = tuple(replace(call, call_id=f"c{mark}n{position}") for position, call in enumerate(reply.tool_calls))
+        reply = replace(reply, tool_calls=calls)
+        message = self.replies[place] = reply.message
+        self._conversations[ask.role] = [*ask.messages, message]
+        if ask.role == SUBJECT:
+            self.last = reply
+        return reply
+
+    def _kept(self, role: str, messages: Sequence[Message]) -> int:
+        """How many messages come from the last request to a role and the answer to it."""
+        before = self._conversations.get(role, [])
+        for position, (one, other) in enumerate(zip(before, messages, strict=False)):
+            if one is not other and one != other:
+                return position
+        return min(len(before), len(messages))
+
+    async def call(self, call: ToolCall, place: Place) -> Turn:
+        """Call a tool at a place."""
+        effect = self.at(place, "tool", call.name, call.arguments_text)
+        tool = self.of.tools.get(call.name)
+        arguments = arguments_of(self.of.tools, call)
+        if effect is not None and effect.value is not None:
+            outcome = effect.value
+            if tool is not None and tool.kind == "pure" and not isinstance(arguments, Outcome):
+                again = await self.state.live(tool, arguments)
+                if again != outcome:
+                    seen = f"the tool {call.name} gave {outcome.result[:200]!r} before, and gives {again.result[:200]!r} now"
+                    raise self.fail(EpisodeChangedError(f"{seen}; mark it by `effect` if its result may change"))
+            elif tool is not None and tool.kind == "stateful" and not isinstance(arguments, Outcome):
+                self.state.defer(tool, arguments, outcome)
+        elif isinstance(arguments, Outcome):
+            outcome = arguments
+        else:
+            assert tool is not None
+            if effect is not None and tool.kind == "effect":
+                raise self.fail(
+                    _InterruptedCallError(
+                        f"the run was killed during the call of {call.name}, which may have taken effect; it is not repeated"
+                    )
+                )
+            started, number = time.monotonic(), self.next_number() if effect is None else effect.number
+            effect = Effect(place=place, number=number, kind="tool", name=call.name, key=call.arguments_text)
+            if tool.kind == "effect":
+                self.note(effect)
+            outcome = await self.state.live(tool, arguments)
+            seconds = round(time.monotonic() - started, 6)
+            effect = replace(effect, details={"call_id": call.call_id, "kind": tool.kind, "seconds": seconds})
+        if effect is None:
+            effect = Effect(
+                place=place,
+                number=self.next_number(),
+                kind="tool",
+                name=call.name,
+                key=call.arguments_text,
+                details={"call_id": call.call_id, "kind": None, "seconds": 0.0},
+            )
+        self.note(replace(effect, value=outcome))
+        return Turn(Role.TOOL, outcome.result, (), call.call_id)
+
+    def now(self, place: Place) -> datetime:
+        """The time at a place."""
+        effect = self.at(place, "now", "", "")
+        if effect is None or effect.value is None:
+            number = self.next_number()
+            effect = Effect(place=place, number=number, kind="now", name="", key="", value=Outcome(result=datetime.now(UTC).isoformat()))
+        self.note(effect)
+        assert effect.value is not None
+        return datetime.fromisoformat(effect.value.result)
+
+
+def _ended(error: BaseException) -> tuple[Status, str | None, bool]:
+    """Status, message and whether another run may do better, of an exception that ended an episode."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, _TurnLimitError):
+        return "turns", None, False
+    if isinstance(error, _InterruptedCallError):
+        return "interrupted", f"InterruptedError: {error}", False
+    if isinstance(error, EpisodeChangedError):
+        return "error", f"EpisodeChangedError: {error}", False
+    if isinstance(error, AnswerError):
+        return "error", str(error), error.retryable
+    return (
+        "error",
+        f"{described(error)}{raised_at(error)}" if isinstance(error, Exception) else described(error),
+        isinstance(error, NotAskedError),
+    )
+
+
+class _State:
+    """The objects of the stateful tools of an episode. They are rebuilt by the recorded calls when they are needed."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._objects: dict[type[Any], Any] = {}
+        self._deferred: dict[type[Any], list[tuple[Tool, Mapping[str, object], Outcome]]] = {}
+
+    def defer(self, tool: Tool, arguments: Mapping[str, object], outcome: Outcome) -> None:
+        """Note a recorded call of an object."""
+        assert tool.owner is not None
+        self._deferred.setdefault(tool.owner, []).append((tool, arguments, outcome))
+
+    def instance(self, of: type[Any]) -> Any:
+        """The object of a class, with all calls so far."""
+        if of not in self._objects:
+            self._objects[of] = of()
+        for tool, arguments, outcome in self._deferred.pop(of, ()):
+            again = _called(lambda tool=tool, arguments=arguments: tool.function(self._objects[of], **arguments))  # type: ignore[misc]
+            if again != outcome:
+                seen = f"the tool {tool.name} gave {outcome.result[:200]!r} before, and gives {again.result[:200]!r} now"
+                raise self._episode.fail(EpisodeChangedError(f"{seen}, after the same calls"))
+        return self._objects[of]
+
+    async def live(self, tool: Tool, arguments: Mapping[str, object]) -> Outcome:
+        """Call a tool."""
+        if asyncio.iscoroutinefunction(tool.function):
+            try:
+                owner = () if tool.owner is None else (self.instance(tool.owner),)
+                return succeeded(await tool.function(*owner, **arguments))
+            except Exception as error:
+                return failed(error)
+
+        def call() -> Outcome:
+            owner = () if tool.owner is None else (self.instance(tool.owner),)
+            return _called(lambda: tool.function(*owner, **arguments))
+
+        found: Outcome = await self._episode.of.in_thread(call)
+        return found
+
+
+def _called(function: Callable[[], Any]) -> Outcome:
+    try:
+        return succeeded(function())
+    except Exception as error:
+        return failed(error)
+
+
+class _Role:
+    """A model of an episode, as the task's code gets it."""
+
+    def __init__(self, episode: Episode, name: str) -> None:
+        self._episode = episode
+        self._name = name
+
+    def ask(
+        self,
+        messages: Iterable[Message],
+        *,
+        tools: Iterable[str] = (),
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        stop_sequences: Iterable[str] | None = None,
+    ) -> Awaitable[Reply]:
+        """Ask, as `AskedRole.ask`. The place is taken by the call, not by the await."""
+        asked = Ask(
+            role=self._name,
+            messages=tuple(messages),
+            tools=tuple(tools),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            stop_sequences=None if stop_sequences is None else tuple(stop_sequences),
+            repetition=0,
+        )
+        return self._episode.ask(asked, _branch.get().place())
+
+
+class _Roles:
+    """The models of an episode, by role."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+
+    @property
+    def subject(self) -> _Role:
+        return _Role(self._episode, SUBJECT)
+
+    def __getattr__(self, name: str) -> _Role:
+        known = self._episode.of.roles
+        if name not in known:
+            raise AttributeError(
+                f"the episode has no role {name!r}; it has: {', '.join(known)}; name its model in evals.yaml, under `roles`"
+            )
+        return _Role(self._episode, name)
+
+
+class _Tools:
+    """The tools of an episode."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+
+    @property
+    def definitions(self) -> Sequence[str]:
+        return definitions(self._episode.of.tools)
+
+    def call(self, call: ToolCall) -> Awaitable[Turn]:
+        return self._episode.call(call, _branch.get().place())
+
+    def instance(self, of: type[Any]) -> Any:
+        return self._episode.state.instance(of)
+
+    def now(self) -> datetime:
+        return self._episode.now(_branch.get().place())
+
+    def random(self) -> Random:
+        return Random(stable_hash([self._episode.of.seed, self._episode.sample.sample_id, _branch.get().place()]))  # noqa: S311

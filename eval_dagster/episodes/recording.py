@@ -1,0 +1,104 @@
+"""The record of an episode: each place at which it asked a model or called a tool, with what came back."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from eval_dagster.episodes.tools import Outcome
+
+Place = str
+"""Where an episode is: the numbers of the branches (tasks of asyncio) that led there, and of the effect in its branch: `0.2:5`."""
+
+
+class EpisodeChangedError(BaseException):
+    """An episode does something else at a recorded place, although its code is the same. No code of users may catch it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A recorded effect of an episode."""
+
+    place: Place
+    number: int
+    """Its position among all effects of the episode, from 0."""
+    kind: Literal["ask", "tool", "now"]
+    name: str
+    """The role that was asked, or the tool that was called."""
+    key: str
+    """The id of the request, or the arguments of the call as the model wrote them."""
+    value: Outcome | None = None
+    """The result of a tool, or the time. Null while it is under way, and for a request, whose answer is in the response cache."""
+    details: Mapping[str, object] = field(default_factory=dict)
+    """What tables show of it."""
+
+
+class EpisodeJournal:
+    """The effects of the episodes of an eval and a model, one line of JSON each, written at once."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        """`fingerprint` covers the code of the episodes, and everything that they are told."""
+        self._path = folder / f"{fingerprint}.journal"
+        self._file: IO[bytes] | None = None
+
+    def read(self) -> dict[str, dict[Place, Effect]]:
+        """The recorded effects by sample and place. Skips a line that was cut by a crash."""
+        found: dict[str, dict[Place, Effect]] = {}
+        with suppress(FileNotFoundError):
+            for line in self._path.read_bytes().split(b"\n"):
+                with suppress(ValueError):
+                    given = json.loads(line)
+                    value = given["effect"].pop("value")
+                    effect = Effect(**given["effect"], value=None if value is None else Outcome(**value))
+                    found.setdefault(given["sample_id"], {})[effect.place] = effect
+        return found
+
+    def add(self, sample_id: str, effect: Effect) -> None:
+        """Write an effect. A later one at the same place replaces it."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab", buffering=0)
+            if self._file.tell() and not self._path.read_bytes().endswith(b"\n"):  # after a crash
+                self._file.write(b"\n")
+        line = json.dumps({"sample_id": sample_id, "effect": asdict(effect)}).encode() + b"\n"
+        if os.write(self._file.fileno(), line) != len(line):
+            raise OSError(f"no space left for {self._path}")
+
+    def close(self, *, is_kept: bool) -> None:
+        """Close the file. It is deleted if the results of all episodes are stored, with all journals of earlier code."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if not is_kept:
+            for path in self._path.parent.glob("*.journal"):
+                path.unlink(missing_ok=True)
+
+
+def in_order(effects: Iterable[Effect]) -> Sequence[Effect]:
+    """Effects in the order in which the episode reached them."""
+    return sorted(effects, key=lambda each: each.number)
+
+
+def difference(recorded: Effect, kind: str, name: str, messages: Sequence[Mapping[str, object]]) -> str:
+    """How a request or call differs from what was recorded at its place, in words."""
+    if (recorded.kind, recorded.name) != (kind, name):
+        return f"it {_did(recorded.kind, recorded.name)} before, and {_did(kind, name)} now"
+    before, kept = recorded.details.get("new_messages"), recorded.details.get("kept")
+    if kind == "ask" and isinstance(before, list) and isinstance(kept, int):
+        for position, (one, other) in enumerate(zip(before, messages[kept:], strict=False)):
+            if one != other:
+                return f"message {kept + position + 1} was {_short(one)}, and is {_short(other)}"
+        return "another number of messages, other settings, or another earlier message"
+    return f"its arguments were {recorded.key[:200]}"
+
+
+def _did(kind: str, name: str) -> str:
+    return {"ask": f"asked {name}", "tool": f"called {name}", "now": "read the clock"}[kind]
+
+
+def _short(message: object) -> str:
+    text = json.dumps(message, ensure_ascii=False)
+    return text if len(text) <= 200 else f"{text[:200]}…"

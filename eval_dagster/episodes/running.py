@@ -1,0 +1,191 @@
+"""Runs the episodes of an eval at once: all requests that wait go to the models together, while tools of other episodes go on.
+
+The episodes run in an event loop in a thread of its own. Models are asked in the thread that iterates, since they handle signals there.
+"""
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from eval_dagster.episodes.episode import Episode, EpisodeEnd, ReplyOf, RequestOf, branching
+from eval_dagster.episodes.recording import Effect, EpisodeJournal, Place
+from eval_dagster.episodes.tools import Tool
+from eval_dagster.errors import DataError
+from eval_dagster.lake.tables.columns import Answer
+from eval_dagster.records import SUBJECT, Request
+from eval_dagster.tasks.episodes import EpisodeSample, EpisodeTask
+
+_QUIET_PASSES = 3
+"""Passes of the event loop without a new request after which the waiting ones are sent."""
+_TOOL_THREADS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Requests that wait, by the role that is to answer them."""
+
+    requests: Mapping[str, Sequence[Request]]
+
+
+AnswersOf = Callable[[str, Sequence[Request]], Mapping[str, Answer]]
+"""The answers of the model of a role to requests, by their ids. One that is missing could not be asked."""
+
+
+class Episodes:
+    """The episodes of an eval and a model."""
+
+    def __init__(
+        self,
+        task: EpisodeTask[Any],
+        tools: Mapping[str, Tool],
+        journal: EpisodeJournal,
+        *,
+        request_of: RequestOf,
+        reply_of: ReplyOf,
+        roles: Iterable[str],
+        seed: int,
+        at_once: int,
+    ) -> None:
+        self.task, self.tools, self.journal = task, tools, journal
+        self.request_of, self.reply_of, self.seed = request_of, reply_of, seed
+        self.roles = (SUBJECT, *roles)
+        self.known: dict[tuple[str, str], Answer] = {}
+        """Answers by role and request id."""
+        self.failure = ""
+        """Why no request can be answered any more."""
+        self._at_once = at_once
+        self._loop = asyncio.new_event_loop()
+        self._items: queue.SimpleQueue[Asked | EpisodeEnd | BaseException | None] = queue.SimpleQueue()
+        self._pending: dict[tuple[str, str], Request] = {}
+        self._under_way: dict[tuple[str, str], asyncio.Future[Answer | None]] = {}
+        self._submitted = 0
+        self._is_free = True
+        self._is_settling = False
+        self._threads = ThreadPoolExecutor(_TOOL_THREADS, thread_name_prefix="tool")
+
+    def run(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]], ask: AnswersOf) -> Iterator[EpisodeEnd]:
+        """Yield the end of each episode as it comes.
+
+        Args:
+            samples: The questions.
+            recorded: What earlier runs recorded, by sample and place.
+            ask: Asks the model of a role. Its answers must be stored when it returns.
+
+        Raises:
+            DataError: The first episode does not do the same when it is replayed, so no episode could be.
+        """
+        thread = threading.Thread(target=self._work, args=(samples, recorded), name="episodes", daemon=True)
+        thread.start()
+        try:
+            while (item := self._items.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                if isinstance(item, EpisodeEnd):
+                    yield item
+                    continue
+                for role, requests in item.requests.items():
+                    answers = ask(role, requests)
+                    self._loop.call_soon_threadsafe(self._deliver, role, requests, answers)
+                self._loop.call_soon_threadsafe(self._be_free)
+        finally:
+            self._loop.call_soon_threadsafe(self._cancel)
+            thread.join()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._loop.close()
+
+    def submit(self, role: str, request: Request) -> "asyncio.Future[Answer | None]":
+        """Ask the model of a role. Equal requests under way are asked once."""
+        key = (role, request.request_id)
+        if key not in self._under_way:
+            self._under_way[key] = self._loop.create_future()
+            self._pending[key] = request
+            self._submitted += 1
+            self._stir()
+        return self._under_way[key]
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """The value of a function that is called in a thread, in the context of its branch."""
+        return await self._loop.run_in_executor(self._threads, contextvars.copy_context().run, function)
+
+    def _work(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.set_task_factory(branching)  # type: ignore[arg-type]
+        self._main = self._loop.create_task(self._all(samples, recorded))
+        try:
+            self._loop.run_until_complete(self._main)
+            self._items.put(None)
+        except asyncio.CancelledError:
+            self._items.put(None)
+        except BaseException as error:
+            self._items.put(error)
+        finally:
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
+    async def _all(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
+        waiting, live, is_rehearsed = deque(samples), set[asyncio.Task[EpisodeEnd]](), False
+        while waiting or live:
+            while waiting and len(live) < self._at_once:
+                sample = waiting.popleft()
+                live.add(self._loop.create_task(Episode(self, sample, recorded.get(sample.sample_id, {})).run()))
+            done, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                end = each.result()
+                if not is_rehearsed and end.status in ("done", "turns"):
+                    is_rehearsed = True
+                    await self._rehearse(next(sample for sample in samples if sample.sample_id == end.sample_id), end)
+                self._items.put(end)
+
+    async def _rehearse(self, sample: EpisodeSample, end: EpisodeEnd) -> None:
+        """Replay an episode that has just ended. Raises `DataError` if it does anything else."""
+        self.known |= {(each.name, each.key): end.answers[each.key] for each in end.effects if each.key in end.answers}
+        again = await self._loop.create_task(Episode(self, sample, {each.place: each for each in end.effects}, is_rehearsal=True).run())
+        if (again.status, again.reply) != (end.status, end.reply):
+            seen = again.error or f"its result was {end.reply!r:.200}, and is {again.reply!r:.200}"
+            raise DataError(
+                f"task {self.task.NAME}: the episode of the sample {sample.sample_id} is not the same when it is replayed: {seen}. An "
+                "episode may depend on its arguments and on what roles and tools tell it: use tools.now() and tools.random() instead of "
+                "the clock and of random numbers, and read files in a tool"
+            )
+
+    def _stir(self) -> None:
+        if self._is_free and self._pending and not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle, self._submitted, _QUIET_PASSES)
+
+    def _settle(self, seen: int, passes: int) -> None:
+        """Offer the waiting requests once no episode can ask another one before something comes back."""
+        if self._submitted != seen:
+            passes = _QUIET_PASSES
+        elif passes == 0:
+            self._is_settling, self._is_free = False, False
+            by_role: dict[str, list[Request]] = {}
+            for (role, _), request in self._pending.items():
+                by_role.setdefault(role, []).append(request)
+            self._pending.clear()
+            self._items.put(Asked(requests=by_role))
+            return
+        self._loop.call_soon(self._settle, self._submitted, passes - 1)
+
+    def _deliver(self, role: str, requests: Sequence[Request], answers: Mapping[str, Answer]) -> None:
+        for request in requests:
+            key, answer = (role, request.request_id), answers.get(request.request_id)
+            future = self._under_way.pop(key)
+            if not future.done():
+                future.set_result(answer)
+
+    def _be_free(self) -> None:
+        self._is_free = True
+        self._stir()
+
+    def _cancel(self) -> None:
+        self._main.cancel()

@@ -1,0 +1,130 @@
+"""The tools of a task: their definitions for a model, and their calls."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_type_hints
+
+from pydantic import ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic_core import PydanticSerializationError, to_json
+
+from eval_dagster.errors import TaskDefinitionError, described
+from eval_dagster.records import ToolCall
+from eval_dagster.tasks.episodes import is_effect
+
+Kind = Literal["pure", "stateful", "effect"]
+"""How a call is replayed: it is called again and compared, its object is rebuilt by all calls so far, or it is never called again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A tool of a task."""
+
+    name: str
+    kind: Kind
+    definition: str
+    """The definition for the model, as JSON in the form of OpenAI."""
+    owner: type[Any] | None
+    """The class of a method."""
+    function: Callable[..., Any]
+    arguments: Any
+    """The pydantic model of the arguments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of a call."""
+
+    result: str
+    """The text for the model."""
+    error: str | None = None
+    """The class and message of the exception, or what is wrong with the call. Null if it succeeded."""
+
+
+def tools_of(given: Iterable[Callable[..., Any] | type[Any]], owner: str) -> Mapping[str, Tool]:
+    """The tools of a task by name.
+
+    Args:
+        given: Functions and classes, the task's `TOOLS`.
+        owner: The task's name, for messages.
+
+    Raises:
+        TaskDefinitionError: Two have the same name, or a parameter has no type hint or one that JSON has not.
+    """
+    found: dict[str, Tool] = {}
+    for each in given:
+        methods = _methods(each) if isinstance(each, type) else {each.__name__: each}
+        for name, function in methods.items():
+            if name in found:
+                raise TaskDefinitionError(f"task {owner}: TOOLS has two tools of the name {name!r}; expected one of each name")
+            kind: Kind = "stateful" if isinstance(each, type) else "effect" if is_effect(each) else "pure"
+            found[name] = _tool(name, kind, function, each if isinstance(each, type) else None, owner)
+    return found
+
+
+def _methods(of: type[Any]) -> dict[str, Callable[..., Any]]:
+    return {name: function for name, function in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+
+
+def _tool(name: str, kind: Kind, function: Callable[..., Any], owner: type[Any] | None, task: str) -> Tool:
+    parameters = list(inspect.signature(function).parameters.values())[1 if owner is not None else 0 :]
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, object] = {}
+    for each in parameters:
+        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) or each.name not in hints:
+            raise TaskDefinitionError(
+                f"task {task}: the tool {name} has the parameter {each}; expected parameters with names and type hints, such as place: str"
+            )
+        fields[each.name] = (hints[each.name], ... if each.default is each.empty else each.default)
+    try:
+        arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)  # type: ignore[call-overload]
+        schema = arguments.model_json_schema()
+    except PydanticUserError as error:
+        raise TaskDefinitionError(f"task {task}: the parameters of the tool {name} have no form in JSON: {error.message}") from error
+    for each in (schema, *schema.get("properties", {}).values()):
+        each.pop("title", None)
+    described_as = inspect.cleandoc(function.__doc__ or "")
+    definition = {"type": "function", "function": {"name": name, "description": described_as, "parameters": schema}}
+    return Tool(name=name, kind=kind, definition=json.dumps(definition), owner=owner, function=function, arguments=arguments)
+
+
+def arguments_of(tools: Mapping[str, Tool], call: ToolCall) -> Mapping[str, object] | Outcome:
+    """The arguments of a call, converted to their types, or what is wrong with it."""
+    tool = tools.get(call.name)
+    if tool is None:
+        known = ", ".join(tools) or "none"
+        return _wrong(f"there is no tool {call.name!r}; the tools are: {known}")
+    given = call.arguments
+    if given is None:
+        return _wrong(f"the arguments are no JSON object: {call.arguments_text[:200]}")
+    try:
+        made = tool.arguments.model_validate(given)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, each['loc'])) or 'the arguments'}: {each['msg']}" for each in error.errors(include_url=False)]
+        return _wrong("; ".join(faults))
+    return {name: getattr(made, name) for name in type(made).model_fields}
+
+
+def _wrong(what: str) -> Outcome:
+    return Outcome(result=f"Error: {what}", error=f"WrongCall: {what}")
+
+
+def succeeded(value: object) -> Outcome:
+    """The outcome of a call that returned a value: a text as it is, else as JSON."""
+    if isinstance(value, str):
+        return Outcome(result=value)
+    try:
+        return Outcome(result=to_json(value).decode())
+    except PydanticSerializationError as error:
+        return failed(TypeError(f"the tool returned what JSON has not: {error}"))
+
+
+def failed(error: Exception) -> Outcome:
+    """The outcome of a call that raised an exception."""
+    return Outcome(result=f"Error: {error}" if str(error) else f"Error: {type(error).__name__}", error=described(error))
+
+
+def definitions(tools: Mapping[str, Tool]) -> Sequence[str]:
+    """The definitions of all tools, as JSON."""
+    return tuple(tool.definition for tool in tools.values())

@@ -1,0 +1,73 @@
+"""Requests for the next message of a conversation, within an episode."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from eval_dagster.errors import DataError
+from eval_dagster.prompts.formatters import ConversationFormatter
+from eval_dagster.prompts.rendering import AskedRow, Rendering, new_request
+from eval_dagster.records import Message, Request, Role, Sample, TaskSample, Turn
+from eval_dagster.tasks.samples import TaskRow
+
+
+def conversation_request(
+    rendering: Rendering,
+    messages: Sequence[Message],
+    *,
+    tools: Sequence[str] = (),
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    stop_sequences: Sequence[str] | None = None,
+    repetition: int = 0,
+) -> Request:
+    """The request for the next message of a conversation.
+
+    Args:
+        rendering: The task, the format and the settings.
+        messages: The whole conversation so far.
+        tools: Definitions of the tools that the model may call, as JSON.
+        max_tokens: Most tokens of the answer; the task's own number if not given.
+        temperature: The task's temperature; what the model sets in evals.yaml counts more.
+        stop_sequences: The task's own if not given.
+        repetition: Tells equal sampled requests of a conversation apart.
+
+    Raises:
+        DataError: The model takes no tools.
+    """
+    if tools and rendering.formatter.name == "chat" and not isinstance(rendering.formatter, ConversationFormatter):
+        raise DataError(
+            f"task {rendering.task.NAME}: tools can be called by models behind a server and by scripted models; expected such a model"
+        )
+    row = Sample(sample_id="", content_id="", subject="", split="", row_index=0, row={})
+    asked = AskedRow(rendering=rendering, sample=row, row=TaskRow(row), fewshot_set=None)
+    made = TaskSample(
+        messages=messages if isinstance(rendering.formatter, ConversationFormatter) else without_turns(messages),
+        ground_truth=None,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        stop_sequences=stop_sequences,
+        num_samples=1,
+    )
+    settings = asked.settings(made)
+    if settings.temperature > 0:
+        settings = replace(settings, seed=settings.seed + repetition)
+    return new_request(
+        prompt=asked.joined(made, ("answer",))[0],
+        has_special_tokens=rendering.formatter.has_special_tokens,
+        generation=settings,
+        messages=asked.sent(made),
+        tools=tuple(tools),
+    )
+
+
+def without_turns(messages: Sequence[Message]) -> list[Message]:
+    """A conversation for a model that reads one text: calls of tools are lines of their own, and their results are the user's turns."""
+    found: list[Message] = []
+    for each in messages:
+        if not isinstance(each, Turn):
+            found.append(each)
+            continue
+        calls = [f"{call.name}({call.arguments_text})" for call in each.tool_calls]
+        text = "\n".join([*([each.content] if each.content or not calls else []), *calls])
+        found.append(Message(Role.USER if each.role is Role.TOOL else each.role, text))
+    return found

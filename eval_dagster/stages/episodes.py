@@ -1,0 +1,274 @@
+"""Stage `model_outputs` of an `EpisodeTask`: its episodes run at once, and each becomes a row of `responses`."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from eval_dagster.episodes.episode import Ask, EpisodeEnd
+from eval_dagster.episodes.recording import Effect, EpisodeJournal
+from eval_dagster.episodes.running import Episodes
+from eval_dagster.episodes.tools import tools_of
+from eval_dagster.errors import DataError
+from eval_dagster.lake.tables.columns import Answer, PromptRow
+from eval_dagster.lake.tables.rows import message_fields, prompt_of, response_row
+from eval_dagster.progress.reporting import Reporter, following
+from eval_dagster.prompts.conversations import conversation_request
+from eval_dagster.records import SUBJECT, ModelResponse, Request, ToolCall
+from eval_dagster.stages.inference import AskedModel, Asker, look_at
+from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.prompts import rendering_of
+from eval_dagster.stores.locks import locked
+from eval_dagster.tasks.episodes import EpisodeSample, EpisodeTask, Reply
+from eval_dagster.texts.reasoning import split_reasoning
+from eval_dagster.versions.hashes import definition_version, stable_hash
+
+_AT_ONCE = 2_000
+"""Episodes that run at once."""
+_SUMS = ("prompt_tokens", "output_tokens", "latency_s", "cached_tokens", "reasoning_tokens", "cost", "attempts", "worker_s", "gpu_s")
+
+
+def is_episodic(partition: Partition) -> bool:
+    """Whether the task of a partition has episodes."""
+    return issubclass(partition.task, EpisodeTask)
+
+
+def episode_version(partition: Partition) -> str:
+    """Hash of what the episodes of a partition depend on beyond its prompts and its model: their code, tools and other models."""
+    roles = partition.project.eval(partition.eval_name).roles
+    others = {}
+    for role, model in roles.items():
+        how = rendering_of(partition.project, partition.eval_name, model)
+        others[role] = [partition.project.handle(model).version(), how.formatter.version(), how.generation.model_dump(mode="json")]
+    return stable_hash([definition_version(partition.task), others])
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedEpisode:
+    """An episode with its prompt."""
+
+    row: PromptRow
+    answers: Sequence[Answer]
+    """The answers that it got from the evaluated model, in order."""
+    whole: Answer
+    """The answer that is scored, with the tokens, seconds and costs of all its answers."""
+    course: str
+    """Hash of what happened: requests, calls and their results, without times."""
+    episode: str
+    """The column `episode`."""
+
+
+class EpisodeAsker:
+    """Runs the episodes of evals on a model."""
+
+    def __init__(self, asked: AskedModel, asker: Asker, reporter: Reporter) -> None:
+        """`asker` asks the evaluated model."""
+        self._asked, self._reporter = asked, reporter
+        self._askers: dict[str, tuple[AskedModel, Asker]] = {asked.name: (asked, asker)}
+
+    def ended(self, partition: Partition, prompts: Iterator[PromptRow]) -> Iterator[EndedEpisode]:
+        """Yield the episodes of a partition in the order of its prompts.
+
+        Raises:
+            DataError: The first episode is not the same when it is replayed, or the eval wants several texts.
+            TaskDefinitionError: A tool cannot be described.
+        """
+        project, settings = partition.project, partition.project.eval(partition.eval_name)
+        if (settings.num_samples or 1) > 1:
+            raise DataError(
+                f"eval {partition.eval_name}: found num_samples: {settings.num_samples}; expected 1, since each episode is asked once"
+            )
+        task = cast(type[EpisodeTask[Any]], partition.task)(num_fewshot=project.num_fewshot(partition.eval_name))
+        models = {SUBJECT: partition.model, **settings.roles}
+        rows = list(prompts)
+        samples = [_sample_of(row) for row in rows if row["error"] is None]
+        folder = project.home / "episodes" / partition.eval_name / partition.model
+        with locked(folder / "lock"):
+            journal = EpisodeJournal(
+                folder, stable_hash([partition.eval_name, partition.model, episode_version(partition), self._asked.version])
+            )
+            recorded = journal.read()
+            renderings = {role: rendering_of(project, partition.eval_name, model) for role, model in models.items()}
+
+            def request_of(_: EpisodeSample, ask: Ask) -> Request:
+                return conversation_request(
+                    renderings[ask.role],
+                    ask.messages,
+                    tools=ask.tools,
+                    max_tokens=ask.max_tokens,
+                    temperature=ask.temperature,
+                    stop_sequences=ask.stop_sequences,
+                    repetition=ask.repetition,
+                )
+
+            def reply_of(role: str, answer: Answer) -> Reply:
+                opening, closing = project.model(models[role]).reasoning_tags
+                part = split_reasoning(answer["text"][0], tags=(opening, closing))
+                calls = [_call_of(text) for text in (answer.get("tool_calls") or [[]])[0]]
+                reasoning = (answer.get("server_reasoning") or [None])[0] or part.reasoning
+                return Reply(text=part.answer, tool_calls=calls, finish_reason=answer["finish_reason"][0], reasoning=reasoning)
+
+            episodes = Episodes(
+                task,
+                tools_of(task.TOOLS, task.NAME),
+                journal,
+                request_of=request_of,
+                reply_of=reply_of,
+                roles=settings.roles,
+                seed=settings.seed,
+                at_once=_AT_ONCE,
+            )
+            episodes.known = self._known(models, recorded)
+            ends: dict[str, EpisodeEnd] = {}
+            is_whole = False
+            try:
+                ask = self._answers_of(partition, models, episodes)
+                found = episodes.run(samples, recorded, ask)
+                for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes"):
+                    ends[end.sample_id] = end
+                    if episodes.failure:
+                        continue
+                if not episodes.failure:
+                    is_whole = not any(end.retryable for end in ends.values())
+                    for row in rows:
+                        yield _ended(row, ends.get(row["sample_id"]), self._asked.version)
+            finally:
+                journal.close(is_kept=not is_whole)
+
+    def end(self) -> None:
+        """End the calls of the other models of the episodes."""
+        for name, (_, asker) in self._askers.items():
+            if name != self._asked.name:
+                asker.end()
+
+    def _known(self, models: Mapping[str, str], recorded: Mapping[str, Mapping[str, Effect]]) -> dict[tuple[str, str], Answer]:
+        """The stored answers to recorded requests, which are read at once."""
+        found: dict[tuple[str, str], Answer] = {}
+        for role, model in models.items():
+            names = {each.key for effects in recorded.values() for each in effects.values() if each.kind == "ask" and each.name == role}
+            if names:
+                asked, _ = self._of(model)
+                found |= {(role, name): row for name, row in asked.cache.find(names).items()}
+        return found
+
+    def _of(self, model: str) -> tuple[AskedModel, Asker]:
+        if model not in self._askers:
+            look = look_at(self._asked.project, model, [], self._asked.run_id, self._reporter)
+            version = self._asked.project.handle(model).version()
+            asked = AskedModel(project=self._asked.project, name=model, version=version, run_id=self._asked.run_id)
+            asker = Asker(asked, self._reporter)
+            asker.run.failure = look.down
+            self._askers[model] = (asked, asker)
+        return self._askers[model]
+
+    def _answers_of(
+        self, partition: Partition, models: Mapping[str, str], episodes: Episodes
+    ) -> Callable[[str, Sequence[Request]], Mapping[str, Answer]]:
+        rounds = 0
+
+        def ask(role: str, requests: Sequence[Request]) -> Mapping[str, Answer]:
+            nonlocal rounds
+            rounds += 1
+            asked, asker = self._of(models[role])
+            names = {request.request_id for request in requests}
+            known = asked.cache.find(names)
+            known |= {name: asker.failed[name] for name in names & asker.failed.keys()}
+            missing = {request.request_id: request for request in requests if request.request_id not in known}
+            if missing:
+                asker.ask(list(missing.values()), dict.fromkeys(missing, partition.eval_name), f"round {rounds} of {partition.eval_name}")
+            run = asker.run
+            found = dict(run.answers)
+            asker.failed |= {name: row for name, row in found.items() if row.get("retryable")}
+            for name in found:
+                asker.answered.times(name)
+            answers = known | run.found | found
+            run.answers, run.found = {}, {}
+            if run.failure and not names <= answers.keys():
+                episodes.failure = run.failure
+            return answers
+
+        return ask
+
+
+def _sample_of(row: PromptRow) -> EpisodeSample:
+    prompt = prompt_of(row)
+    context = prompt.context[0] if len(prompt.context) == 1 else prompt.context or None
+    return EpisodeSample(
+        sample_id=prompt.sample_id,
+        messages=prompt.messages,
+        ground_truths=prompt.ground_truths,
+        context=context,
+        subject=prompt.subject,
+    )
+
+
+def _call_of(text: str) -> ToolCall:
+    """A call of a tool in the form of OpenAI. Servers differ: some give the arguments as an object."""
+    try:
+        found = json.loads(text)
+        function = found["function"]
+        arguments = function.get("arguments", "")
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        return ToolCall(call_id=str(found.get("id", "")), name=str(function["name"]), arguments_text=written)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ToolCall(call_id="", name="", arguments_text=text)
+
+
+def _ended(row: PromptRow, end: EpisodeEnd | None, model_version: str) -> EndedEpisode:
+    """An episode with its prompt. One that could not be asked has the error of its prompt."""
+    if end is None:
+        empty = response_row(row["request_id"], ModelResponse(error=row["error"]), model_version)
+        return EndedEpisode(row=row, answers=(), whole=cast(Answer, empty), course="", episode=json.dumps(_EMPTY))
+    own = [each for each in end.effects if each.kind == "ask" and each.name == SUBJECT and each.key in end.answers]
+    answers = [end.answers[each.key] for each in own]
+    all_answers = [end.answers[each.key] for each in end.effects if each.kind == "ask" and each.key in end.answers]
+    made = ModelResponse(error=end.error or "the episode has no answer")
+    if end.reply is not None:
+        made = ModelResponse(text=(end.reply.text,), finish_reason=(end.reply.finish_reason,), reasonings=(end.reply.reasoning,))
+    whole = cast(Answer, {**(answers[-1] if answers else {}), **_own_columns(response_row(row["request_id"], made, model_version))})
+    for name in _SUMS:
+        values = [each.get(name) for each in all_answers]
+        known = [value for value in values if isinstance(value, int | float)]
+        whole[name] = sum(known) if known else None  # type: ignore[literal-required]
+    whole["latency_s"] = whole["latency_s"] or 0.0
+    whole["retryable"] = end.retryable
+    course = [[each.kind, each.name, each.key, each.value.result if each.kind == "tool" and each.value else None] for each in end.effects]
+    return EndedEpisode(
+        row=row, answers=answers, whole=whole, course=stable_hash([end.status, course]), episode=json.dumps(_shown(end), ensure_ascii=False)
+    )
+
+
+_EMPTY: Mapping[str, object] = {"status": "error", "seconds": 0.0, "turns": [], "tool_calls": []}
+_OF_TURN = ("error", "latency_s", "prompt_tokens", "output_tokens", "cost")
+"""Columns of an answer that a turn shows."""
+_OF_LAST = ("served_model", "server_fingerprint", "answered_at", "worker", "server_finish_reason")
+"""Columns of a whole episode that are those of its last answer."""
+
+
+def _own_columns(row: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in row.items() if name not in (*_SUMS, *_OF_LAST)}
+
+
+def _shown(end: EpisodeEnd) -> dict[str, object]:
+    """The course of an episode, as the relations of episodes show it."""
+    turns, calls = [], []
+    for each in end.effects:
+        place = {"number": each.number, "place": each.place}
+        if each.kind == "tool":
+            result, error = (None, None) if each.value is None else (each.value.result, each.value.error)
+            calls.append(
+                {
+                    **place,
+                    **each.details,
+                    "name": each.name,
+                    "arguments": each.key,
+                    "result": result,
+                    "error": error,
+                }
+            )
+        elif each.kind == "ask":
+            answer, reply = end.answers.get(each.key), end.replies.get(each.place)
+            figures = {name: None if answer is None else answer.get(name) for name in _OF_TURN}
+            said = None if reply is None else message_fields(reply)
+            turns.append({**place, "role": each.name, "request_id": each.key, **each.details, **figures, "answer": said})
+    return {"status": end.status, "seconds": round(end.seconds, 3), "turns": turns, "tool_calls": calls}
