@@ -52,8 +52,8 @@ class EpisodeEnd:
     retryable: bool = False
     effects: Sequence[Effect] = ()
     """What it did, in order."""
-    answers: Mapping[str, Answer] = field(default_factory=dict)
-    """The answers that it got, by the ids of their requests."""
+    answers: Mapping[tuple[str, str], Answer] = field(default_factory=dict)
+    """The answers that it got, by role and request id."""
     replies: Mapping[Place, Turn] = field(default_factory=dict)
     """The same as messages, by the places of their requests."""
     seconds: float = 0.0
@@ -140,7 +140,7 @@ class Episode:
         self.of, self.sample, self.is_rehearsal = of, sample, is_rehearsal
         self.recorded = dict(recorded)
         self.effects: dict[Place, Effect] = {}
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[tuple[str, str], Answer] = {}
         self.replies: dict[Place, Turn] = {}
         self.fault: BaseException | None = None
         """What ended it, even if code of users caught it."""
@@ -233,11 +233,11 @@ class Episode:
 
     async def _answer(self, ask: Ask, request: Request, place: Place) -> Reply:
         fields = [message_fields(message) for message in ask.messages]
-        effect = self.at(place, "ask", ask.role, request.request_id, fields)
         if ask.role == SUBJECT:
             self.turns += 1
             if self.turns > self.of.task.MAX_TURNS:
-                raise self.fail(_TurnLimitError(f"the episode has asked the model {self.of.task.MAX_TURNS} times (MAX_TURNS)"))
+                raise self.fail(_TurnLimitError())
+        effect = self.at(place, "ask", ask.role, request.request_id, fields)
         if effect is None:
             kept = self._kept(ask.role, ask.messages)
             details = {"kept": kept, "new_messages": fields[kept:]}
@@ -245,7 +245,7 @@ class Episode:
             effect = Effect(place=place, number=number, kind="ask", name=ask.role, key=request.request_id, details=details)
         self.note(effect)
         key = (ask.role, request.request_id)
-        answer = self.of.known.get(key)
+        answer = self.answers.get(key) or self.of.known.get(key)
         if answer is None:
             if self.of.failure:
                 raise self.fail(NotAskedError(self.of.failure))
@@ -258,7 +258,7 @@ class Episode:
                 raise
             if answer is None:
                 raise self.fail(NotAskedError(self.of.failure or "the model left the request unanswered"))
-        self.answers[request.request_id] = answer
+        self.answers[key] = answer
         if answer["error"] is not None:
             self.has_failed = True
             raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))

@@ -147,7 +147,7 @@ class Episodes:
 
     async def _rehearse(self, sample: EpisodeSample, end: EpisodeEnd) -> None:
         """Replay an episode that has just ended. Raises `DataError` if it does anything else."""
-        self.known |= {(each.name, each.key): end.answers[each.key] for each in end.effects if each.key in end.answers}
+        self.known |= end.answers
         again = await self._loop.create_task(Episode(self, sample, {each.place: each for each in end.effects}, is_rehearsal=True).run())
         if (again.status, again.reply) != (end.status, end.reply):
             seen = again.error or f"its result was {end.reply!r:.200}, and is {again.reply!r:.200}"

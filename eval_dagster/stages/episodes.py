@@ -219,9 +219,9 @@ def _ended(row: PromptRow, end: EpisodeEnd | None, model_version: str) -> EndedE
     if end is None:
         empty = response_row(row["request_id"], ModelResponse(error=row["error"]), model_version)
         return EndedEpisode(row=row, answers=(), whole=cast(Answer, empty), course="", episode=json.dumps(_EMPTY))
-    own = [each for each in end.effects if each.kind == "ask" and each.name == SUBJECT and each.key in end.answers]
-    answers = [end.answers[each.key] for each in own]
-    all_answers = [end.answers[each.key] for each in end.effects if each.kind == "ask" and each.key in end.answers]
+    got = [(each.name, each.key) for each in end.effects if each.kind == "ask"]
+    answers = [end.answers[key] for key in got if key[0] == SUBJECT and key in end.answers]
+    all_answers = [end.answers[key] for key in got if key in end.answers]
     made = ModelResponse(error=end.error or "the episode has no answer")
     if end.reply is not None:
         made = ModelResponse(text=(end.reply.text,), finish_reason=(end.reply.finish_reason,), reasonings=(end.reply.reasoning,))
@@ -267,7 +267,7 @@ def _shown(end: EpisodeEnd) -> dict[str, object]:
                 }
             )
         elif each.kind == "ask":
-            answer, reply = end.answers.get(each.key), end.replies.get(each.place)
+            answer, reply = end.answers.get((each.name, each.key)), end.replies.get(each.place)
             figures = {name: None if answer is None else answer.get(name) for name in _OF_TURN}
             said = None if reply is None else message_fields(reply)
             turns.append({**place, "role": each.name, "request_id": each.key, **each.details, **figures, "answer": said})

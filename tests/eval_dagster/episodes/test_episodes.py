@@ -1,0 +1,373 @@
+"""Episodes are replayed from what was recorded: nothing is asked twice, no effect happens twice, and a broken rule is found."""
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_episodes import World, says
+
+from eval_dagster import EpisodeTask, Message, ModelResponse, Role, ToolCall, effect
+from eval_dagster.episodes.episode import Ask, EpisodeEnd
+from eval_dagster.episodes.tools import tools_of
+from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, Reply, Roles, Tools
+
+SENT: list[str] = []
+"""What the tools of this file did to the world."""
+
+
+class Told(EpisodeTask[Any]):
+    """A task with a name."""
+
+    NAME = "Told"
+
+
+class Counter:
+    """A counter with a state."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, number: int = 1) -> int:
+        """Add a number."""
+        self.value += number
+        SENT.append("add")
+        return self.value
+
+
+class Counting(Told):
+    """The model adds ones until the counter has the number of its question."""
+
+    TOOLS = (Counter,)
+
+
+def counting(ask: Ask) -> Reply:
+    """A model that counts by calls of `add`."""
+    wanted = int(ask.messages[0].content.split()[-1].strip("."))
+    results = [message.content for message in ask.messages if message.role is Role.TOOL]
+    return says(results[-1]) if len(results) == wanted else says("one more", add="{}")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_sent() -> None:
+    SENT.clear()
+
+
+def test_the_tools_are_called_until_the_model_calls_none(tmp_path: Path) -> None:
+    world = World(tmp_path, counting)
+    ends = world.run(Counting, 3)
+    assert {name: end.reply and end.reply.text for name, end in ends.items()} == {"1": "1", "2": "2", "3": "3"}
+    assert set(world.asked.values()) == {1}
+    assert world.batches == [3, 3, 2, 1], "all episodes that wait are asked together"
+    kinds = [(each.kind, each.name, each.number) for each in ends["2"].effects]
+    assert kinds == [("ask", "subject", 0), ("tool", "add", 1), ("ask", "subject", 2), ("tool", "add", 3), ("ask", "subject", 4)]
+
+
+@pytest.mark.parametrize("stop", range(1, 9))
+def test_an_interrupted_run_goes_on_without_asking_again(tmp_path: Path, stop: int) -> None:
+    whole = World(tmp_path / "whole", counting).run(Counting, 3)
+    world = World(tmp_path / "cut", counting)
+    world.stops_after = stop
+    with pytest.raises(KeyboardInterrupt):
+        world.run(Counting, 3)
+    world.stops_after = None
+    ends = world.run(Counting, 3)
+    assert set(world.asked.values()) == {1}
+    assert _course(ends) == _course(whole)
+
+
+def _course(ends: Mapping[str, EpisodeEnd]) -> dict[str, object]:
+    """What happened in episodes, without times."""
+    return {
+        name: (end.reply, [(each.place, each.number, each.name, each.key, each.value) for each in end.effects])
+        for name, end in ends.items()
+    }
+
+
+def test_a_replay_calls_no_tool_with_a_state(tmp_path: Path) -> None:
+    world = World(tmp_path, counting)
+    world.run(Counting, 1)
+    SENT.clear()
+    world.run(Counting, 1)
+    assert not SENT
+
+
+def test_errors_of_calls_are_told_to_the_model(tmp_path: Path) -> None:
+    def fail(place: str) -> str:
+        """Fail."""
+        raise KeyError(place)
+
+    class Failing(Told):
+        TOOLS = (fail,)
+
+    def speak(ask: Ask) -> Reply:
+        told = [message.content for message in ask.messages if message.role is Role.TOOL]
+        given = ['{"place": "here"}', '{"place": 7}', "{}", '{"place": "x", "other": 1}', "no JSON"]
+        if len(told) < len(given):
+            return says("", fail=given[len(told)])
+        return says("", unknown="{}") if len(told) == len(given) else says("|".join(told))
+
+    [end] = World(tmp_path, speak).run(Failing).values()
+    assert end.reply is not None
+    seen = end.reply.text.split("|")
+    assert seen[0] == "Error: 'here'"
+    assert "place: Input should be a valid string" in seen[1]
+    assert "place: Field required" in seen[2]
+    assert "other: Extra inputs are not permitted" in seen[3]
+    assert "no JSON object: no JSON" in seen[4]
+    assert "there is no tool 'unknown'; the tools are: fail" in seen[5]
+    errors = [each.value.error for each in end.effects if each.kind == "tool" and each.value]
+    assert [str(error).partition(":")[0] for error in errors] == ["KeyError", *["WrongCall"] * 5]
+
+
+def test_an_episode_ends_at_its_limit_of_turns_with_the_last_answer(tmp_path: Path) -> None:
+    class Short(Counting):
+        MAX_TURNS = 3
+
+    [end] = World(tmp_path, lambda ask: says(f"{len(ask.messages)} messages", add="{}")).run(Short).values()
+    assert (end.status, end.error) == ("turns", None)
+    assert end.reply is not None
+    assert end.reply.text == "5 messages"
+
+
+def test_a_model_without_an_answer_ends_its_episode_alone(tmp_path: Path) -> None:
+    def speak(ask: Ask) -> Reply | ModelResponse:
+        if "to 2" in ask.messages[0].content and len(ask.messages) > 1:
+            return ModelResponse(error="ServerError: status 500", retryable=True)
+        return counting(ask)
+
+    ends = World(tmp_path, speak).run(Counting, 3)
+    assert {name: end.status for name, end in ends.items()} == {"1": "done", "2": "error", "3": "done"}
+    assert (ends["2"].error, ends["2"].retryable) == ("ServerError: status 500", True)
+
+
+def test_an_episode_may_go_on_without_an_answer(tmp_path: Path) -> None:
+    class Careful(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            try:
+                await roles.subject.ask(sample.messages)
+            except AnswerError as error:
+                return f"no answer: {error}"
+            return "an answer"
+
+    [end] = World(tmp_path, lambda _: ModelResponse(error="RefusalError: no")).run(Careful).values()
+    assert end.reply is not None
+    assert (end.status, end.reply.text) == ("done", "no answer: RefusalError: no")
+
+
+class Branching(Told):
+    """Several branches, which wait for different times."""
+
+    async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+        async def branch(number: int) -> str:
+            await asyncio.sleep(random.random() / 100)
+            one = await roles.subject.ask([Message(Role.USER, "draw")], temperature=1.0)
+            await asyncio.sleep(random.random() / 100)
+            two = await roles.subject.ask([Message(Role.USER, f"{number} {one.text}")])
+            return two.text
+
+        found = await asyncio.gather(*map(branch, range(5)))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(branch(number)) for number in range(5)]
+        return " ".join([*found, *(task.result() for task in tasks)])
+
+
+def test_branches_may_be_as_fast_as_they_like(tmp_path: Path) -> None:
+    drawn = iter(range(1000))
+    world = World(tmp_path, lambda ask: says(f"drawn {next(drawn)}" if ask.temperature else f"seen {ask.messages[0].content}"))
+    [first] = world.run(Branching).values()
+    assert first.status == "done", first.error
+    assert len(set(world.asked)) == 20, "each branch draws its own answer"
+    for _ in range(5):
+        [again] = world.run(Branching).values()
+        assert (again.status, again.reply) == ("done", first.reply)
+    assert set(world.asked.values()) == {1}
+
+
+def test_equal_sampled_requests_are_asked_each_and_equal_greedy_ones_once(tmp_path: Path) -> None:
+    class Drawing(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            greedy = [await roles.subject.ask(sample.messages) for _ in range(3)]
+            sampled = await asyncio.gather(*(roles.subject.ask(sample.messages, temperature=1.0) for _ in range(3)))
+            return " ".join(each.text for each in (*greedy, *sampled))
+
+    drawn = iter(range(1000))
+    [end] = World(tmp_path, lambda _: says(str(next(drawn)))).run(Drawing).values()
+    assert end.reply is not None
+    assert end.reply.text == "0 0 0 1 2 3"
+
+
+@pytest.mark.parametrize("source", ["time", "random"])
+def test_a_rule_that_is_broken_is_found_by_the_first_episode(tmp_path: Path, source: str) -> None:
+    class Broken(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> Reply:
+            drawn = time.perf_counter_ns() if source == "time" else random.random()
+            try:
+                return await roles.subject.ask([*sample.messages, Message(Role.USER, f"It is {drawn}.")])
+            except Exception:  # catches nothing that ends an episode
+                return Reply(text="caught")
+
+    with pytest.raises(DataError, match=r"not the same when it is replayed: .*message 2 was .*It is .*, and is .*It is ") as found:
+        World(tmp_path, lambda _: says("yes")).run(Broken, 3)
+    assert "tools.now()" in str(found.value)
+
+
+def test_time_and_chance_of_an_episode_are_recorded(tmp_path: Path) -> None:
+    class Timed(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> Reply:
+            text = f"{tools.now().isoformat()} {tools.random().random()} {tools.random().random()}"
+            return await roles.subject.ask([Message(Role.USER, text)])
+
+    world = World(tmp_path, lambda ask: says(ask.messages[0].content))
+    first = world.run(Timed, 2)
+    again = world.run(Timed, 2)
+    assert [end.reply for end in first.values()] == [end.reply for end in again.values()]
+    texts = [end.reply.text.split()[1:] for end in first.values() if end.reply]
+    assert len({number for text in texts for number in text}) == 4
+
+
+def test_an_ask_cannot_be_cancelled(tmp_path: Path) -> None:
+    class Impatient(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            try:
+                async with asyncio.timeout(0.05):
+                    await roles.subject.ask(sample.messages)
+            except TimeoutError:
+                return "too late"
+            return "in time"
+
+    def slow(_: Ask) -> Reply:
+        time.sleep(0.3)
+        return says("late")
+
+    [end] = World(tmp_path, slow).run(Impatient).values()
+    assert end.status == "error"
+    assert "an ask was cancelled" in str(end.error)
+
+
+@effect
+def send(text: str) -> str:
+    """Send a text."""
+    SENT.append(text)
+    if text == "stop":
+        raise SystemExit  # as a process that is killed while it sends
+    return f"sent {text}"
+
+
+class Sending(Told):
+    """The model sends what the question says."""
+
+    TOOLS = (send,)
+
+
+def sending(ask: Ask) -> Reply:
+    """A model that sends once."""
+    return says("done") if ask.messages[-1].role is Role.TOOL else says("", send='{"text": "hello"}')
+
+
+def test_an_effect_happens_once(tmp_path: Path) -> None:
+    world = World(tmp_path, sending)
+    first, second = world.run(Sending), world.run(Sending)
+    assert SENT == ["hello"]
+    assert first["1"].reply == second["1"].reply
+
+
+def test_an_effect_that_may_have_happened_is_not_repeated(tmp_path: Path) -> None:
+    world = World(tmp_path, lambda ask: says("", send='{"text": "stop"}'))
+    with pytest.raises(SystemExit):
+        world.run(Sending)
+    [end] = world.run(Sending).values()
+    assert SENT == ["stop"]
+    assert (end.status, end.retryable) == ("interrupted", False)
+    assert "may have taken effect; it is not repeated" in str(end.error)
+
+
+def test_a_tool_that_gives_another_result_is_found(tmp_path: Path) -> None:
+    def draw() -> float:
+        """Draw a number."""
+        return random.random()
+
+    class Drawn(Told):
+        TOOLS = (draw,)
+
+    with pytest.raises(DataError, match=r"the tool draw gave .* before, and gives .* now; mark it by `effect`"):
+        World(tmp_path, lambda ask: says("done") if len(ask.messages) > 1 else says("", draw="{}")).run(Drawn)
+
+
+def test_a_slow_tool_holds_up_its_own_episode_alone(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def think(number: int) -> str:
+        """Think."""
+        time.sleep(1.0 if number == 1 else 0.0)
+        ended.append(str(number))
+        return "thought"
+
+    class Thinking(Told):
+        TOOLS = (think,)
+
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> Reply:
+            answer = await super().episode(sample, roles, tools)
+            ended.append(f"end of {sample.sample_id}")
+            assert isinstance(answer, Reply)
+            return answer
+
+    def speak(ask: Ask) -> Reply:
+        number = ask.messages[0].content.split()[-1].strip(".")
+        return says("done") if ask.messages[-1].role is Role.TOOL else says("", think=f'{{"number": {number}}}')
+
+    World(tmp_path, speak).run(Thinking, 5)
+    assert ended.index("end of 5") < ended.index("1")
+
+
+def test_roles_are_models_of_their_own(tmp_path: Path) -> None:
+    class Talk(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            question = await roles.user.ask(sample.messages)
+            answer = await roles.subject.ask([Message(Role.USER, question.text)])
+            verdict = await roles.judge.ask([Message(Role.USER, answer.text)])
+            return verdict.text
+
+    world = World(tmp_path, lambda ask: says(f"{ask.role}({ask.messages[0].content})"))
+    [end] = world.run(Talk, roles=["user", "judge"]).values()
+    assert end.reply is not None
+    assert end.reply.text == "judge(subject(user(Count to 1.)))"
+    [end] = World(tmp_path / "other", lambda _: says("x")).run(Talk, roles=["user"]).values()
+    assert "the episode has no role 'judge'; it has: subject, user; name its model in evals.yaml" in str(end.error)
+
+
+def test_definitions_of_tools_have_types_and_descriptions() -> None:
+    def find(place: str, most: int = 3, kinds: list[str] | None = None) -> list[str]:
+        """Find something.
+
+        Args:
+            place: Where.
+            most: How many.
+            kinds: Which.
+        """
+        return [place] * most
+
+    [tool] = tools_of([find], "T").values()
+    assert '"name": "find"' in tool.definition
+    assert '"required": ["place"]' in tool.definition
+    assert "How many." in tool.definition
+
+    def untyped(place):  # type: ignore[no-untyped-def]
+        """Nothing."""
+
+    with pytest.raises(TaskDefinitionError, match=r"the tool untyped has the parameter place; expected .* type hints"):
+        tools_of([untyped], "T")
+    with pytest.raises(TaskDefinitionError, match="two tools of the name 'find'"):
+        tools_of([find, find], "T")
+
+
+def test_arguments_keep_the_text_of_the_model() -> None:
+    call = ToolCall(call_id="c", name="n", arguments_text='{"a": [1, 2.50]}')
+    assert call.arguments == {"a": [1, 2.5]}
+    for text in ("[1]", "nonsense", "3", '{"a":'):
+        assert ToolCall(call_id="c", name="n", arguments_text=text).arguments is None
+    assert ToolCall(call_id="c", name="n", arguments_text="").arguments == {}
