@@ -18,12 +18,13 @@ from eval_dagster.lake.format.damage import damage_named
 from eval_dagster.lake.format.parquet_files import time_of
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.records import ResponseType, Role
+from eval_dagster.results.episodes import steps_of
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.stages import partition as stages
 
 _ANSWER = (
     *("text", "text_post_processed", "reasoning", "tool_calls", "choice_logprobs", "finish_reason", "prompt_tokens", "output_tokens"),
-    *("truncated_tokens", "latency_s", "cost", "error"),
+    *("truncated_tokens", "latency_s", "cost", "error", "episode"),
 )
 _IMAGES_AT_ONCE = 16
 _SCORE = ("metric", "value", "text_values", "item", "error", "explanation")
@@ -69,6 +70,8 @@ class SampleAnswer(TypedDict, total=False):
     cost: float | None
     """US dollars."""
     error: str | None
+    steps: list[list[str]]
+    """The steps of an episode as `[who, text]`, of a tool that failed with its error."""
     scores: dict[str, float | None]
     """By metric, as the four fields after it."""
     score_errors: dict[str, str]
@@ -139,6 +142,7 @@ def answers_of(result: Materialization, samples: Collection[str] | None = None) 
             "latency_s": response.get("latency_s"),
             "cost": response.get("cost"),
             "error": response.get("error"),
+            "steps": [[each.who, each.error or each.text] for each in steps_of(response.get("episode"))],
         }
         answers[response["sample_id"]] = _filled(answer)
     for row in scores:

@@ -299,6 +299,6 @@ def answers_of(
     """Columns of the responses to some samples, by sample id; none if the responses were deleted."""
     if result.responses is None or not ids:
         return {}
-    newer = "union all by name select null::double as cost, null::varchar as served_model where false"
+    newer = "union all by name select null::double as cost, null::varchar as served_model, null::varchar as episode where false"
     query = f"select {columns} from (select * from read_parquet($files) {newer}) where sample_id in (select unnest($ids))"
     return {row["sample_id"]: row for row in state.rows(query, {"files": result.responses, "ids": list(ids)})}

@@ -23,6 +23,7 @@ from eval_dagster.pages.server.results import (
     prompts_before,
     prompts_of,
 )
+from eval_dagster.results.episodes import parting, steps_of
 from eval_dagster.results.samples import answer_text, explanation_of
 
 _MOST_PAST, _MOST_OTHERS = 20, 12
@@ -30,7 +31,7 @@ _MOST_PAST, _MOST_OTHERS = 20, 12
 _PROMPT = "sample_id, subject, messages, prompt, choices, gold, gold_index, num_fewshot, fewshot_ids, error, request_id"
 _RESPONSE = (
     "sample_id, text, text_post_processed, reasoning, choice_logprobs, finish_reason, prompt_tokens, output_tokens, truncated_tokens, "
-    "latency_s, cost, served_model, error"
+    "latency_s, cost, served_model, error, episode"
 )
 
 
@@ -111,8 +112,12 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
     files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
     urls = {name: held_url_of(path) for name, path in files.items() if path.exists()}
     values = _values(state, urls, sample_id, metric["metric"])
+    steps, before_steps = (steps_of(each["episode"]) if each is not None else [] for each in (response, before))
     return page(
         "sample.html",
+        steps=steps,
+        before_steps=before_steps,
+        parting=parting(steps, before_steps) if steps and before_steps else None,
         result=result,
         against=against,
         note=note,

@@ -211,7 +211,7 @@ function score() {
 
 /** All that the search finds: everything of a sample and its two answers but few-shot examples, which samples share. */
 function haystack(each) {
-  const sides = [each.now, each.before || {}].flatMap((side) => [side.text, side.raw, side.reasoning, side.tool_calls, side.error,
+  const sides = [each.now, each.before || {}].flatMap((side) => [side.text, side.raw, side.reasoning, side.tool_calls, side.steps, side.error,
     Object.values(side.score_errors || {}), Object.values(side.items || {}), Object.values(side.explanations || {}).map(Object.values), side.choices]);
   each.text ??= [...new Set([each.sample_id, each.sample_name, each.subject, (each.turns || []).map(([, text]) => text), each.turns ? null : each.prompt, each.choices, each.gold,
     each.context, each.error, each.answer, each.earlier, sides].flat(Infinity))].filter(Boolean).join("\n").toLowerCase();
@@ -436,6 +436,8 @@ function folded(sample) {
     const add = (title, texts) => texts.forEach((text) => text && found.push(make("details", { class: "fold" }, make("summary", {}, `${title} ${side(which)} (${count(text.length)} characters)`), block(text))));
     add("Reasoning", answer.reasoning || []);
     add("The whole text", answer.raw || []);
+    const steps = (answer.steps || []).map(([who, text]) => make("div", {}, make("p", { class: "label" }, oneLine(who)), text ? block(text) : null));
+    if (steps.length) found.push(make("details", { class: "fold" }, make("summary", {}, `Episode ${side(which)} (${count(steps.length)} steps)`), ...steps));
     add("Calls of tools", (answer.tool_calls || []).map((calls) => (calls || []).join("\n")));
   }
   return found;
