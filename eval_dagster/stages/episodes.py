@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,7 +65,9 @@ class EpisodeAsker:
     def __init__(self, asked: AskedModel, asker: Asker, reporter: Reporter) -> None:
         """`asker` asks the evaluated model."""
         self._asked, self._reporter = asked, reporter
+        self._sessions = ExitStack()
         self._askers: dict[str, tuple[AskedModel, Asker]] = {asked.name: (asked, asker)}
+        self._sessions.enter_context(asker.session())
 
     def ended(self, partition: Partition, prompts: Iterator[PromptRow]) -> Iterator[EndedEpisode]:
         """Yield the episodes of a partition in the order of its prompts.
@@ -135,8 +138,9 @@ class EpisodeAsker:
             finally:
                 journal.close(is_kept=not is_whole)
 
-    def end(self) -> None:
-        """End the calls of the other models of the episodes."""
+    def close(self) -> None:
+        """End the calls of all models of the episodes."""
+        self._sessions.close()
         for name, (_, asker) in self._askers.items():
             if name != self._asked.name:
                 asker.end()
@@ -159,6 +163,7 @@ class EpisodeAsker:
             asker = Asker(asked, self._reporter)
             asker.run.failure = look.down
             self._askers[model] = (asked, asker)
+            self._sessions.enter_context(asker.session())
         return self._askers[model]
 
     def _answers_of(

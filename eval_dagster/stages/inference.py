@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
@@ -23,7 +23,7 @@ from eval_dagster.lake.tables.columns import Answer, PromptRow
 from eval_dagster.lake.tables.rows import answer_row, request_of
 from eval_dagster.models.base import Known, Look, Model, ModelHandle
 from eval_dagster.models.usage import remember_ways
-from eval_dagster.progress.reporting import Reporter, use_reporter
+from eval_dagster.progress.reporting import Reporter, SilentReporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.answer_progress import AnswerProgress
@@ -260,6 +260,22 @@ class Asker:
         self._requests = 0
         self._seconds = 0.0
         self._memory: PeakMemory | None = None
+        self._session: ExitStack | None = None
+        self._flusher: ResponseFlusher | None = None
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Ask many small parts within the block: its answers are flushed every few seconds, and the progress of the parts is not shown."""
+        with ExitStack() as stack:
+            if self._model.cache.has_journals:
+                flusher = ResponseFlusher(self._model.cache, self._model.run_id)
+                self._flusher = stack.enter_context(flusher)
+                stack.enter_context(self._model.cache.searched_often(flusher))
+            self._session = stack
+            try:
+                yield
+            finally:
+                self._session = self._flusher = None
 
     def ask(self, requests: Sequence[Request], evals: Mapping[str, str], part: str = "") -> None:
         """Send requests, unless the model has failed before. Final answers are flushed to the cache, even if the call is interrupted.
@@ -310,14 +326,18 @@ class Asker:
             run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
             return
         started = time.monotonic()
-        memory = PeakMemory()
+        memory, shown = self._memory, reporter
+        if memory is None or self._session is None:
+            memory = PeakMemory()
+        if self._session is not None:
+            shown = SilentReporter()
         try:
             with (
                 calling(code, is_limited=False),  # a batch may take hours
-                memory,
-                ResponseFlusher(model.cache, model.run_id, back_up=claim.back_up) as flusher,
+                self._measured(memory),
+                self._flushing(claim) as flusher,
                 use_reporter(reporter),
-                AnswerProgress(reporter, model.name, loaded, requests, run.owners, part) as progress,
+                AnswerProgress(shown, model.name, loaded, requests, run.owners, part) as progress,
                 late_interruption(loaded, reporter),
                 closing(_timed(loaded, requests)) as answers,
             ):
@@ -339,6 +359,26 @@ class Asker:
                 self._memory = memory
             self._requests += len(requests)
             self._seconds += time.monotonic() - started
+
+    @contextmanager
+    def _measured(self, memory: "PeakMemory") -> Iterator[None]:
+        """Measure the peak memory of a part, or of the session from its first part on."""
+        if self._session is None:
+            with memory:
+                yield
+            return
+        if self._memory is not memory:
+            self._memory = self._session.enter_context(memory)
+        yield
+
+    @contextmanager
+    def _flushing(self, claim: Claim) -> Iterator[ResponseFlusher]:
+        """Collect the answers of a part. They are flushed at its end, or every few seconds in a session."""
+        if self._flusher is not None:
+            yield self._flusher
+            return
+        with ResponseFlusher(self._model.cache, self._model.run_id, back_up=claim.back_up) as flusher:
+            yield flusher
 
     def end(self) -> None:
         """Give the run its figures and notes. A run with a failed model has none."""

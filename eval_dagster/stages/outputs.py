@@ -9,6 +9,7 @@ model, which may serve several evals (see `stages.inference`). They are absent i
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -195,19 +196,18 @@ def _run_episodes(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], loo
         return
     if look.down and asker.run.failure is None:
         asker.run.failure = look.down
-    episodes = EpisodeAsker(asked, asker, reporter)
-    for plan in plans:
-        try:
-            for ended in episodes.ended(plan.partition, _prompts(plan, None)):
-                response = {**_response_row(plan.partition, ended.row, ended.whole), "episode": ended.episode}
-                plan.rows.add({**response, "retryable": bool(ended.whole.get("retryable")), COURSE: ended.course})
-                plan.counts.add_episode(ended.answers, ended.whole, cast(ResponseRow, response), asker)
-            plan.rows.settle()
-        except LakeUnreachableError:
-            raise
-        except EvalDagsterError as error:
-            plan.problem = str(error)
-    episodes.end()
+    with closing(EpisodeAsker(asked, asker, reporter)) as episodes:
+        for plan in plans:
+            try:
+                for ended in episodes.ended(plan.partition, _prompts(plan, None)):
+                    response = {**_response_row(plan.partition, ended.row, ended.whole), "episode": ended.episode}
+                    plan.rows.add({**response, "retryable": bool(ended.whole.get("retryable")), COURSE: ended.course})
+                    plan.counts.add_episode(ended.answers, ended.whole, cast(ResponseRow, response), asker)
+                plan.rows.settle()
+            except LakeUnreachableError:
+                raise
+            except EvalDagsterError as error:
+                plan.problem = str(error)
 
 
 def _ask_in_looks(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], look: Look) -> None:

@@ -73,13 +73,13 @@ evals:
 """
 
 
-def start(folder: Path) -> BaseProcess:
-    """Start a run of the episodes in a folder."""
+def start(folder: Path, *, is_last: bool = True) -> BaseProcess:
+    """Start a run of the episodes in a folder: of all stages, or of the model's answers alone."""
     folder.mkdir(exist_ok=True)
     for name, text in (("task.py", TASK), ("model.py", MODEL), ("evals.yaml", CONFIG)):
         if not (folder / name).exists():
             (folder / name).write_text(text)
-    process = _PROCESSES.Process(target=_run, args=(folder,))
+    process = _PROCESSES.Process(target=_run, args=(folder, is_last))
     process.start()
     return process
 
@@ -90,7 +90,7 @@ def asked(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def _run(folder: Path) -> None:
+def _run(folder: Path, is_last: bool) -> None:
     import os
     import tempfile
 
@@ -104,7 +104,9 @@ def _run(folder: Path) -> None:
     (folder / "temporary").mkdir(exist_ok=True)
     tempfile.tempdir = str(folder / "temporary")
     project = Project.open(config_path=folder / "evals.yaml", home=folder / "home")
-    outcomes = evaluate(project, [("writing", "writer")], stages=set(STAGES), run_id="test", reporter=SilentReporter())
+    outcomes = evaluate(
+        project, [("writing", "writer")], stages=set(STAGES) if is_last else {"model_outputs"}, run_id="test", reporter=SilentReporter()
+    )
     failed = [each for each in outcomes if isinstance(each, StageFailure)]
     publish(project.lake)
     sys.exit(str(failed) if failed else 0)

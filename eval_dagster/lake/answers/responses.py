@@ -16,9 +16,10 @@ from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -148,12 +149,31 @@ class ResponseCache:
         self._model_version = model_version
         self.folder = self._lake.root / "response_cache" / f"model_version={model_version}"
         """The folder of its files."""
+        self._ids: _StoredIds | None = None
+        self._own: ResponseFlusher | None = None
 
     def claimed(self, request_ids: Set[str], run_id: str) -> AbstractContextManager[Claim]:
         """Claim the requests that have no answer and that no other process asks, for the duration of the block."""
         if self._store_claims is None:
             return HomeClaims(self._lake.home, self._model_version).claimed(request_ids, run_id, self.find)
         return self._store_claims.claimed(request_ids, run_id, self.find, partial(self.add, run_id=run_id))
+
+    @property
+    def has_journals(self) -> bool:
+        """Whether answers are in a journal of this machine until they are in a file, rather than in an object store."""
+        return self._store_claims is None
+
+    @contextlib.contextmanager
+    def searched_often(self, own: "ResponseFlusher | None") -> Iterator[None]:
+        """Hold the ids of all stored answers within the block, so that requests without an answer are found missing in no time.
+
+        `own` collects the answers of this process meanwhile; its journal is not read.
+        """
+        self._ids, self._own = _StoredIds(), own
+        try:
+            yield
+        finally:
+            self._ids = self._own = None
 
     @cached_property
     def _store_claims(self) -> StoreClaims | None:
@@ -165,21 +185,25 @@ class ResponseCache:
         if not request_ids:
             return {}
         # Before the files, because a journal is deleted once its answers are in a file.
-        written = {row["request_id"]: row for path in journals(self.folder) for row in journal_rows(path)}
-        wanted = set(request_ids)
-        found = {name: row for name, row in written.items() if name in wanted}
-        table = pa.table({"request_id": pa.array(sorted(request_ids), pa.string())})
+        wanted: Set[str] = set(request_ids)
+        own = self._own
+        others = [path for path in journals(self.folder) if own is None or not own.writes(path)]
+        found = {row["request_id"]: row for path in others for row in journal_rows(path) if row["request_id"] in wanted}
+        if own is not None:
+            found |= own.held(wanted)
         query = (
             "select c.* from read_parquet($files, union_by_name = true, hive_partitioning = false) c semi join wanted using (request_id) "
             f"where model_version = $version {_ONE_EACH}"
         )
         for _ in range(5):
             files = self._lake.files(self.folder)
-            if not files:
+            if self._ids is not None:
+                wanted = self._ids.among(files, wanted)
+            if not files or not wanted:
                 return found
             _require_sound(files)
             with duckdb.connect() as connection:
-                connection.register("wanted", table)
+                connection.register("wanted", pa.table({"request_id": pa.array(sorted(wanted), pa.string())}))
                 try:
                     names = list(map(str, files))
                     if sum(path.stat().st_size for path in files) > _LARGE_BYTES:
@@ -229,6 +253,36 @@ class ResponseCache:
                 self._lake.delete(file)
 
 
+class _StoredIds:
+    """The ids of the answers in the files of a cache. Each file is read once."""
+
+    _BYTES = 16
+    """Bytes of an id that are held. Ids that share them are told apart by the files."""
+
+    def __init__(self) -> None:
+        self._of: dict[Path, np.ndarray[Any, Any]] = {}
+
+    def among(self, files: Sequence[Path], wanted: Set[str]) -> Set[str]:
+        """The wanted ids that a file may have. None is left out that one has."""
+        if not wanted:
+            return wanted
+        self._of = {path: ids for path, ids in self._of.items() if path in set(files)} if len(self._of) > len(files) else self._of
+        names = sorted(wanted)
+        ids = np.array([name.encode() for name in names], dtype=f"S{self._BYTES}")
+        is_there = np.zeros(len(ids), bool)
+        for path in files:
+            if path not in self._of:
+                try:
+                    column = pq.read_table(path, columns=["request_id"]).column(0)
+                except (OSError, pa.ArrowException):  # merged into another file meanwhile, or damaged
+                    return wanted
+                self._of[path] = np.sort(np.array([name.encode() for name in column.to_pylist()], dtype=f"S{self._BYTES}"))
+            stored = self._of[path]
+            places = np.minimum(np.searchsorted(stored, ids), max(len(stored) - 1, 0))
+            is_there |= stored[places] == ids if len(stored) else False
+        return {name for name, has in zip(names, is_there, strict=True) if has}
+
+
 def _require_sound(files: Sequence[Path], *, again: bool = False) -> None:
     """Raise `LakeError` if a file is damaged. Another process has merged a missing file into another one."""
     for path, damage in damages_of(files, again=again).items():
@@ -254,7 +308,10 @@ class ResponseFlusher:
         self._run_id = run_id
         self._every_s = every_s
         self._rows: list[Answer] = []
-        self._journal = Journal(cache.folder, Path(new_name(run_id)).stem)
+        self._held: dict[str, Answer] = {}
+        """The same by request id."""
+        self._name = Path(new_name(run_id)).stem
+        self._journal = Journal(cache.folder, self._name)
         self._back_up = back_up
         self._problem: Exception | None = None
         self._lock = threading.Lock()
@@ -283,6 +340,16 @@ class ResponseFlusher:
         with self._lock:
             self._journal.add(row)
             self._rows.append(row)
+            self._held[row["request_id"]] = row
+
+    def held(self, wanted: Set[str]) -> dict[str, Answer]:
+        """The answers to some requests that are not in a file yet."""
+        with self._lock:
+            return {name: self._held[name] for name in wanted & self._held.keys()}
+
+    def writes(self, path: Path) -> bool:
+        """Whether a journal is its own."""
+        return path.name.startswith(f"{self._name}-")
 
     def _keep_flushing(self) -> None:
         flushed_at, backed_up = time.monotonic(), 0
@@ -313,3 +380,4 @@ class ResponseFlusher:
             self._cache.add(rows, self._run_id)
         with self._lock:
             del self._rows[: len(rows)]
+            self._held = {row["request_id"]: row for row in self._rows}
