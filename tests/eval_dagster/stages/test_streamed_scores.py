@@ -1,5 +1,6 @@
 """Samples pass through the stages in batches, whose size changes no row."""
 
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from few import few
 from running_stages import run_all
 
 from eval_dagster.errors import LakeError
@@ -96,55 +98,68 @@ TIMES = {
 KEYS = [("pairs", "scripted"), ("whole", "scripted")]
 
 
+def new_project(folder: Path, config: str = CONFIG) -> Callable[[str], Project]:
+    """Write the files of a project, and return a function that opens a home beside them by its name."""
+    for name, text in {"pairs.py": TASK, "answer.py": ANSWER, "evals.yaml": config}.items():
+        (folder / name).write_text(textwrap.dedent(text))
+    return lambda home: Project.open(config_path=folder / "evals.yaml", home=folder / home)
+
+
 @pytest.fixture
-def project(tmp_path: Path, write: Callable[[str, str], Path]) -> Callable[[str], Project]:
-    write("pairs.py", TASK)
-    write("answer.py", ANSWER)
-    config = write("evals.yaml", CONFIG)
-    return lambda home: Project.open(config_path=config, home=tmp_path / home)
+def project(tmp_path: Path) -> Callable[[str], Project]:
+    return new_project(tmp_path)
 
 
 def partition(project: Project, eval_name: str) -> Partition:
     return Partition(project=project, eval_name=eval_name, model="scripted", run_id="test")
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
-def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    def made(home: str) -> list[tuple[list[Any], dict[str, float | str]]]:
-        opened = project(home)
-        results, failures = run_all(opened, KEYS)
+class Made:
+    """What the stages of a home have made of all evals, to be compared: rows, versions, counts."""
+
+    def __init__(self, project: Project) -> None:
+        results, failures = run_all(project, KEYS)
         assert failures == []
         files = [results["sample_scores", name].file for name, _ in KEYS]
-        return [(read_rows(file.path), {"version": file.info.version, **file.info.counts}) for file in files]
-
-    def answered(home: str) -> list[tuple[list[Any], dict[str, float | str]]]:
-        found = [project(home).lake.require("responses", "model_outputs", *key) for key in KEYS]
-        return [
+        self.scores = [(read_rows(file.path), {"version": file.info.version, **file.info.counts}) for file in files]
+        found = [project.lake.require("responses", "model_outputs", *key) for key in KEYS]
+        self.answers = [
             (
                 [{name: value for name, value in row.items() if name not in TIMES} for row in read_rows(file.path)],
                 {"version": file.info.version, **{name: value for name, value in file.info.counts.items() if name not in TIMES}},
             )
             for file in found
         ]
+        found = [project.lake.require("prompts", "rendered_prompts", *key) for key in KEYS]
+        self.prompts = [(read_rows(file.path), file.info.version, file.info.counts, file.info.notes) for file in found]
+        found = [project.lake.require("samples", "dataset_snapshot", name) for name, _ in KEYS]
+        self.samples = [(read_rows(file.path), file.info.version, file.info.counts) for file in found]
 
-    def asked(home: str) -> list[tuple[list[Any], str, Any, Any]]:
-        found = [project(home).lake.require("prompts", "rendered_prompts", *key) for key in KEYS]
-        return [(read_rows(file.path), file.info.version, file.info.counts, file.info.notes) for file in found]
 
-    def read(home: str) -> list[tuple[list[Any], str, Any]]:
-        found = [project(home).lake.require("samples", "dataset_snapshot", name) for name, _ in KEYS]
-        return [(read_rows(file.path), file.info.version, file.info.counts) for file in found]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Everything in batches of the usual size, which hold it all."""
+    return Made(new_project(tmp_path_factory.mktemp("whole"))("home"))
 
-    whole = made("whole")
-    assert {row["prompt_version"] for row in asked("whole")[0][0]} == {asked("whole")[0][1]}
-    assert asked("whole")[0][2]["prompts"] == 14 * 2 * 3
-    figures = answered("whole")[0][1]
+
+def test_all_rows_are_in_one_batch(whole: Made) -> None:
+    assert {row["prompt_version"] for row in whole.prompts[0][0]} == {whole.prompts[0][1]}
+    assert whole.prompts[0][2]["prompts"] == 14 * 2 * 3
+    figures = whole.answers[0][1]
     assert (figures["errors"], figures["escaped"]) == (0, 6), "one row with half of a character, asked twice in three variants"
-    assert {row["value"] for row in whole[0][0]} == {0.0, 1.0}
-    assert {row["metric"] for row in whole[0][0]} == {"exact_match", "same"}
-    assert {row["cluster"] for row in whole[0][0]} == {str(page) for page in range(5)}
-    assert {row["variant"] for row in whole[0][0]} == {"default", "loud", "soft"}
-    assert all(row["cluster"] == row["source_id"] for row in whole[1][0])
+    (first, _), (second, _) = whole.scores
+    assert {row["value"] for row in first} == {0.0, 1.0}
+    assert {row["metric"] for row in first} == {"exact_match", "same"}
+    assert {row["cluster"] for row in first} == {str(page) for page in range(5)}
+    assert {row["variant"] for row in first} == {"default", "loud", "soft"}
+    assert all(row["cluster"] == row["source_id"] for row in second)
+
+
+# Each part of the prompts reads all answers to the parts before it: single prompts take much longer than single rows.
+@few("size, prompts", [(1, 5), (7, 7), (1, 1), (2, 2)], kept=2)
+def test_the_size_of_batches_changes_nothing(
+    whole: Made, project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch, size: int, prompts: int
+) -> None:
     monkeypatch.setattr(parquet_files, "_BATCH", size)
     monkeypatch.setattr(snapshot, "_BATCH", size)
     monkeypatch.setattr(snapshot, "_MOST_HELD", size)
@@ -152,12 +167,13 @@ def test_the_size_of_batches_changes_nothing(project: Callable[[str], Project], 
     monkeypatch.setattr(stage_table, "_FIRST_ROWS", size)
     monkeypatch.setattr(stage_table, "_MOST_ROWS", size)
     monkeypatch.setattr(stage_table, "_HELD_BYTES", 0)
-    monkeypatch.setattr(outputs, "_MOST_PROMPTS", size)
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", prompts)
     monkeypatch.setattr(responses, "_LARGE_BYTES", 0)
-    assert made("parts") == whole
-    assert answered("parts") == answered("whole")
-    assert asked("parts") == asked("whole")
-    assert read("parts") == read("whole")
+    parts = Made(project("parts"))
+    assert parts.scores == whole.scores
+    assert parts.answers == whole.answers
+    assert parts.prompts == whole.prompts
+    assert parts.samples == whole.samples
 
 
 class Counting(SilentReporter):
@@ -228,33 +244,39 @@ SHARED = """
     models:
       scripted: {backend: scripted, function: "answer.py:answer"}
     evals:
-      first: {task: "pairs.py:Pairs", num_fewshot: 1}
-      second: {task: "pairs.py:Pairs", num_fewshot: 1}
+      first: {task: "pairs.py:Pairs", num_fewshot: 1, limit: 3}
+      second: {task: "pairs.py:Pairs", num_fewshot: 1, limit: 3}
 """
 
 
-@pytest.mark.parametrize("size", [1, 5, 28])
+@pytest.fixture
+def shared(tmp_path: Path) -> Callable[[str], Project]:
+    """Two evals with the same 12 requests."""
+    return new_project(tmp_path, SHARED)
+
+
+def counts_of_shared(opened: Project) -> list[dict[str, float]]:
+    assert run_all(opened, [("first", "scripted"), ("second", "scripted")])[1] == []
+    found = [opened.lake.require("responses", "model_outputs", name, "scripted").info.counts for name in ("first", "second")]
+    return [{name: count for name, count in each.items() if name not in TIMES} for each in found]
+
+
+@pytest.fixture(scope="module")
+def counts_without_parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
+    return counts_of_shared(new_project(tmp_path_factory.mktemp("shared"), SHARED)("home"))
+
+
+@pytest.mark.parametrize("size", [1, 5, 12])
 def test_requests_that_evals_share_are_counted_alike_in_parts(
-    size: int, project: Callable[[str], Project], write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+    size: int, counts_without_parts: list[dict[str, float]], shared: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write("evals.yaml", SHARED)
-
-    def counts(home: str) -> list[dict[str, float]]:
-        opened = project(home)
-        assert run_all(opened, [("first", "scripted"), ("second", "scripted")])[1] == []
-        found = [opened.lake.require("responses", "model_outputs", name, "scripted").info.counts for name in ("first", "second")]
-        return [{name: count for name, count in each.items() if name not in TIMES} for each in found]
-
-    whole = counts("whole")
-    assert [(each["requests_computed"], each["requests_cached"], each["run_requests"]) for each in whole] == [(28, 0, 28), (0, 28, 28)]
+    asked = [(each["requests_computed"], each["requests_cached"], each["run_requests"]) for each in counts_without_parts]
+    assert asked == [(12, 0, 12), (0, 12, 12)]
     monkeypatch.setattr(outputs, "_MOST_PROMPTS", size)
-    assert counts("parts") == whole
+    assert counts_of_shared(shared("home")) == counts_without_parts
 
 
-def test_a_request_that_failed_is_not_sent_again_in_a_later_part(
-    project: Callable[[str], Project], write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write("evals.yaml", SHARED)
+def test_a_request_that_failed_is_not_sent_again_in_a_later_part(shared: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     timed = inference._timed
 
@@ -264,12 +286,12 @@ def test_a_request_that_failed_is_not_sent_again_in_a_later_part(
             yield request, replace(response, text=(), finish_reason=(), output_tokens=(), error="lost", retryable=True)
 
     monkeypatch.setattr(inference, "_timed", failing)
-    monkeypatch.setattr(outputs, "_MOST_PROMPTS", 28)
-    opened = project("home")
+    monkeypatch.setattr(outputs, "_MOST_PROMPTS", 12)
+    opened = shared("home")
     run_all(opened, [("first", "scripted"), ("second", "scripted")])
-    assert len(sent) == len(set(sent)) == 28
+    assert len(sent) == len(set(sent)) == 12
     found = [opened.lake.require("responses", "model_outputs", name, "scripted").info.counts for name in ("first", "second")]
-    assert [each["retryable_errors"] for each in found] == [28, 28]
+    assert [each["retryable_errors"] for each in found] == [12, 12]
 
 
 def test_an_eval_before_prompts_that_cannot_be_read_has_its_result(
