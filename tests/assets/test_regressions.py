@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import dagster as dg
 import pytest
+from kept_folders import KeptFolder
 from scripted_calculator import write_calculator
 
 from eval_dagster.addresses import noted
@@ -47,9 +48,39 @@ REGRESSIONS = dg.AssetKey("regressions")
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
-    (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
-    write_calculator(tmp_path)
-    return _open(tmp_path)
+    return _new(tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A project of which each suite was evaluated once, without a mistake."""
+
+    project: Project
+    strict: RunSummary
+    lenient: RunSummary
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[KeptFolder, RunSummary, RunSummary]:
+    folder = tmp_path_factory.mktemp("judged") / "project"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(folder / "home" / "dagster"))
+        nights = [_night(_new(folder), suite) for suite in ("strict", "lenient")]
+    return KeptFolder(folder), *nights
+
+
+@pytest.fixture
+def judged(evaluated: tuple[KeptFolder, RunSummary, RunSummary], monkeypatch: pytest.MonkeyPatch) -> Judged:
+    kept, strict, lenient = evaluated
+    monkeypatch.setenv("DAGSTER_HOME", str(kept.folder / "home" / "dagster"))
+    return Judged(project=_open(kept.restore()), strict=strict, lenient=lenient)
+
+
+def _new(folder: Path) -> Project:
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    write_calculator(folder)
+    return _open(folder)
 
 
 def _open(folder: Path) -> Project:
@@ -103,8 +134,8 @@ def _status(project: Project, run_id: str) -> dg.DagsterRunStatus:
         return run.status
 
 
-def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) -> None:
-    first = _night(project, "strict")
+def test_a_suite_that_got_worse_fails_its_check_and_its_run(judged: Judged) -> None:
+    project, first = judged.project, judged.strict
     assert first.gate is not None
     assert not first.failures
     assert {row.verdict for row in first.gate.regressions} == {Verdict.FIRST_RESULT}
@@ -164,9 +195,9 @@ def test_a_lenient_suite_is_told_and_not_failed(project: Project) -> None:
     assert _status(project, second.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
 
 
-def test_an_evaluation_is_judged_and_told_once_though_its_gate_is_started_twice(project: Project) -> None:
+def test_an_evaluation_is_judged_and_told_once_though_its_gate_is_started_twice(judged: Judged) -> None:
     """As by two daemons. A person who executes the gate's run again has it judged again."""
-    first = _night(project, "lenient")
+    project, first = judged.project, judged.lenient
     judgements = project.lake.root / "regressions" / "suite=lenient"
     [before] = judgements.glob("*.parquet")
     with open_instance(project.home) as instance:
@@ -224,8 +255,8 @@ def test_a_check_alone_reads_what_was_judged(project: Project) -> None:
     assert "not judged yet" in evaluation.description
 
 
-def test_an_evaluation_that_fails_makes_the_suite_incomplete_and_hides_no_regression(project: Project) -> None:
-    _night(project, "strict")
+def test_an_evaluation_that_fails_makes_the_suite_incomplete_and_hides_no_regression(judged: Judged) -> None:
+    project = judged.project
     (project.folder / "calculator.py").write_text("raise OSError('the weights are gone')")
     evals, models = project.select(suite="strict")
     broken = run_evaluation(_open(project.folder), evals, models, suite="strict")
@@ -336,10 +367,9 @@ def test_every_suite_is_a_partition(project: Project) -> None:
         assert instance.get_materialized_partitions(REGRESSIONS) == {"strict", "lenient"}
 
 
-def test_a_gate_that_fails_is_no_green_night_of_before(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_that_fails_is_no_green_night_of_before(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is judged as incomplete, on the page, in the relation, and for the check; and its run fails. Other suites are judged."""
-    _night(project, "strict")
-    _night(project, "lenient")
+    project = judged.project
 
     def failing(project: Project, suite: str, **settings: Any) -> GateResult:
         if suite == "strict":
