@@ -23,7 +23,6 @@ import torch
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from dagster._core.execution import compute_logs
-from dagster._core.storage.sql import ALEMBIC_SCRIPTS_LOCATION
 from hypothesis import settings
 from leaks import files_close_what_they_open  # noqa: F401  a fixture of all tests
 from needs import require
@@ -97,24 +96,23 @@ def _children_hear_ctrl_c() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def dagsters_tail() -> Iterator[Callable[..., AbstractContextManager[Any]]]:
-    """Let the runs of this process start no processes that repeat their output, and read Dagster's migrations once. Gives what starts them.
+    """Let the runs of this process start no processes that repeat their output, and read all migrations once. Gives what starts them.
 
-    Each run starts two interpreters and two `tail` to repeat its output, which is in the files of the run, and each run and each instance
-    has a database, for which Alembic imports all migrations. Commands that the tests start do it as it is.
+    Each run starts two interpreters and two `tail` to repeat its output, which is in the files of the run, and each run, instance and
+    store of MLflow has a database, for which Alembic imports all migrations. Commands that the tests start do it as it is.
     """
 
     @contextmanager
     def tail(path: str, stream: object) -> Iterator[tuple[None, None]]:
         yield None, None
 
-    read, kept, original = ScriptDirectory.from_config, list[ScriptDirectory](), compute_logs.execute_posix_tail
+    read, kept, original = ScriptDirectory.from_config, dict[str | None, ScriptDirectory](), compute_logs.execute_posix_tail
 
     def migrations(config: Config) -> ScriptDirectory:
-        if config.get_main_option("script_location") != ALEMBIC_SCRIPTS_LOCATION:
-            return read(config)  # MLflow's
-        if not kept:
-            kept.append(read(config))
-        return kept[0]
+        location = config.get_main_option("script_location")
+        if location not in kept:
+            kept[location] = read(config)
+        return kept[location]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compute_logs, "execute_posix_tail", tail)

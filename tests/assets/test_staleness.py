@@ -100,17 +100,16 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> KeptFolder:
 
 
 @pytest.fixture
-def project(fresh: Project) -> Project:
-    """A project after `_everything`."""
-    _everything(fresh)
-    return fresh
+def shared(evaluated: KeptFolder, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project after `_everything`. A look may find that the file of rows was changed, as it was put back after another test."""
+    monkeypatch.setenv("DAGSTER_HOME", str(evaluated.folder / "home" / "dagster"))
+    return _open(evaluated.restore())
 
 
 @pytest.fixture
-def shared(evaluated: KeptFolder, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """The same, evaluated once. A look finds that the file of rows was changed, as it was put back."""
-    monkeypatch.setenv("DAGSTER_HOME", str(evaluated.folder / "home" / "dagster"))
-    return _open(evaluated.restore())
+def project(shared: Project, evaluated: KeptFolder, request: pytest.FixtureRequest) -> Project:
+    """The same, in which a look finds nothing. It is evaluated anew after a test that changed the file of rows."""
+    return shared if evaluated.is_untouched("rows/test.jsonl") else _everything(request.getfixturevalue("fresh"))
 
 
 def _open(folder: Path) -> Project:
@@ -163,8 +162,9 @@ def _materialize(project: Project, *assets: str, partition: str | None = None, j
         assert found.execute_in_process(instance=instance, asset_selection=selection, partition_key=partition, run_config=choice).success
 
 
-def _everything(project: Project) -> None:
+def _everything(project: Project) -> Project:
     run_evaluation(project, ["sums", "capitals"], ["a", "b"], suite="nightly")
+    return project
 
 
 def test_what_a_command_made_is_fresh_and_stays_so(shared: Project) -> None:
@@ -312,7 +312,7 @@ def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_par
     assert not [kind for kind in kinds if kind.startswith("ASSET_MATERIALIZATION")], "nor is one planned"
 
 
-def test_a_result_that_the_next_run_makes_again_is_stale_at_once(fresh: Project) -> None:
+def test_a_result_that_the_next_run_makes_again_is_stale_at_once(shared: Project) -> None:
     """A request that failed may be answered then. No look has said so yet."""
     raises = textwrap.dedent("""
         def answer(request):
@@ -320,48 +320,21 @@ def test_a_result_that_the_next_run_makes_again_is_stale_at_once(fresh: Project)
                 raise OSError("no")
             return " 7" if request.choices is None else [0.0] * len(request.choices)
     """)
-    (fresh.folder / "answers.py").write_text(raises)
-    _edit(fresh.folder / "evals.yaml", 'a: {backend: scripted, default: " 7"}', "a: {backend: scripted, function: 'answers.py:answer'}")
+    (shared.folder / "answers.py").write_text(raises)
+    _edit(shared.folder / "evals.yaml", 'a: {backend: scripted, default: " 7"}', "a: {backend: scripted, function: 'answers.py:answer'}")
     for _ in range(2):
-        _everything(_open(fresh.folder))
-        stale = _check_against_a_dry_run(fresh)
+        run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"])
+        stale = _check_against_a_dry_run(shared)
         assert stale == {(stage, "sums|a") for stage in STAGES[2:]}
-        assert not [news for news in _look(fresh).changed if "regressions" not in news], "nothing new"
-    (fresh.folder / "answers.py").write_text(raises.replace('raise OSError("no")', "pass"))
-    _everything(_open(fresh.folder))
-    assert not _check_against_a_dry_run(fresh)
+        assert not [news for news in _look(shared).changed if "regressions" not in news], "nothing new"
+    (shared.folder / "answers.py").write_text(raises.replace('raise OSError("no")', "pass"))
+    run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"])
+    assert not _check_against_a_dry_run(shared)
 
 
 def _failed(project: Project) -> set[Cell]:
     with open_instance(project.home) as instance:
         return {(stage, partition) for stage in STAGES for partition in failed_partitions(instance, stage, project)}
-
-
-def test_a_run_that_fails_leaves_what_was_current_green(shared: Project) -> None:
-    rows = shared.folder / "rows" / "test.jsonl"
-    text = rows.read_text()
-    rows.unlink()
-    assert run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
-    assert _failed(shared) == {("dataset_snapshot", "sums"), *((stage, f"sums|{model}") for stage in STAGES[1:] for model in "ab")}
-    rows.write_text(text)
-    os.utime(rows, (1, 1))
-    assert not run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
-    assert _failed(shared) == set(), "also those that were current all the time"
-    assert _stale(shared) == {}
-
-
-def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(shared: Project) -> None:
-    """As from the page of an asset: Dagster has planned all of them before the step begins."""
-    (shared.folder / "rows" / "test.jsonl").unlink()
-    with open_instance(shared.home) as instance:
-        opened = _open(shared.folder)
-        job = build_definitions(opened).resolve_implicit_global_asset_job_def()
-        keys = [f"{name}|{model}" for name in ("sums", "capitals") for model in "ab"]
-        chosen_range = {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]}
-        selection = [dg.AssetKey(stage) for stage in STAGES[1:]]
-        result = job.execute_in_process(instance=instance, asset_selection=selection, tags=chosen_range, raise_on_error=False)
-    assert not result.success
-    assert {partition for _, partition in _failed(shared)} == {"sums|a", "sums|b"}
 
 
 @pytest.mark.long
@@ -503,3 +476,30 @@ def test_the_same_with_a_key_prefix(fresh: Project, prefix: str) -> None:
     assert stale >= {(stage, f"sums|{model}") for stage in STAGES[3:] for model in "ab"}
     _everything(_open(fresh.folder))
     assert _stale(_open(fresh.folder)) == {}
+
+
+def test_a_run_that_fails_leaves_what_was_current_green(shared: Project) -> None:
+    rows = shared.folder / "rows" / "test.jsonl"
+    text = rows.read_text()
+    rows.unlink()
+    assert run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(shared) == {("dataset_snapshot", "sums"), *((stage, f"sums|{model}") for stage in STAGES[1:] for model in "ab")}
+    rows.write_text(text)
+    os.utime(rows, (1, 1))
+    assert not run_evaluation(_open(shared.folder), ["sums", "capitals"], ["a", "b"]).failures
+    assert _failed(shared) == set(), "also those that were current all the time"
+    assert _stale(shared) == {}
+
+
+def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(shared: Project) -> None:
+    """As from the page of an asset: Dagster has planned all of them before the step begins."""
+    (shared.folder / "rows" / "test.jsonl").unlink()
+    with open_instance(shared.home) as instance:
+        opened = _open(shared.folder)
+        job = build_definitions(opened).resolve_implicit_global_asset_job_def()
+        keys = [f"{name}|{model}" for name in ("sums", "capitals") for model in "ab"]
+        chosen_range = {"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]}
+        selection = [dg.AssetKey(stage) for stage in STAGES[1:]]
+        result = job.execute_in_process(instance=instance, asset_selection=selection, tags=chosen_range, raise_on_error=False)
+    assert not result.success
+    assert {partition for _, partition in _failed(shared)} == {"sums|a", "sums|b"}
