@@ -145,8 +145,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _materialize(folder: Path, *assets: str, partition: str | None = None, fails: bool = False) -> str:
-    """Run assets as the Dagster pages do: in a run that loads the user's definitions from their file. Returns its log."""
+def _materialize(folder: Path, *assets: str, partition: str | None = None, last: str | None = None, fails: bool = False) -> str:
+    """Run assets as the Dagster pages do: in a run that loads the user's definitions from their file. Returns its log.
+
+    With `last`, the run is of the partitions from `partition` to it.
+    """
+    tags = {"dagster/asset_partition_range_start": partition, "dagster/asset_partition_range_end": last} if last else {}
+    if partition and not last:
+        tags = {"dagster/partition": partition}
     repository = ReconstructableRepository.for_file(str(folder / "defs.py"), "defs", str(folder))
     selection = [dg.AssetKey(asset.split("/")) for asset in assets]
     with open_instance(folder / ".eval_dagster") as instance:
@@ -155,7 +161,7 @@ def _materialize(folder: Path, *assets: str, partition: str | None = None, fails
             repository.get_reconstructable_job("__ASSET_JOB"),
             instance=instance,
             asset_selection=selection,
-            tags={"dagster/partition": partition} if partition else None,
+            tags=tags,
             run_config={"execution": {"config": {"in_process": {}}}, "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         )
         errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
@@ -170,6 +176,12 @@ def _evaluate(folder: Path, *evals: str, fails: bool = False) -> str:
         _materialize(folder, "evals/dataset_snapshot", partition=name, fails=fails)
         said += _materialize(folder, *(f"evals/{stage}" for stage in STAGES[1:]), partition=f"{name}|a", fails=fails)
     return said
+
+
+def _evaluate_all(folder: Path) -> None:
+    """Evaluate all evals in two runs."""
+    _materialize(folder, "evals/dataset_snapshot", partition="tickets", last="own")
+    _materialize(folder, *(f"evals/{stage}" for stage in STAGES[1:]), partition="tickets|a", last="own|a")
 
 
 def _unsynced(folder: Path) -> set[str]:
@@ -207,7 +219,7 @@ def _answers(folder: Path, name: str) -> list[str]:
 
 def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _materialize(folder, "support/tickets", "exported", "versioned")
-    _evaluate(folder, "tickets", "exported", "versioned", "own")
+    _evaluate_all(folder)
     assert _answers(folder, "tickets") == _answers(folder, "exported") == _answers(folder, "versioned") == ["7", "8"]
     assert _answers(folder, "own") == ["7"]
     assert _unsynced(folder) == set()
@@ -223,7 +235,7 @@ def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path, 
 @pytest.mark.long
 def test_a_new_materialization_makes_its_own_eval_stale_and_a_command_says_what_to_do(folder: Path) -> None:
     _materialize(folder, "support/tickets", "exported", "versioned")
-    _evaluate(folder, "tickets", "exported", "versioned", "own")
+    _evaluate_all(folder)
     looked = _ticked(folder, None)
     assert "nothing changed" in str(looked.skip_message)
     assert _ticked(folder, looked.cursor).skip_message == "no file changed since the last look"
