@@ -1,5 +1,6 @@
 """lm-eval in an environment of its own: the same requests, values and aggregates as in this process, whose packages serve as that one."""
 
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from few import few
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.peers.lm_eval import index
 from eval_dagster.peers.lm_eval.registry import LmEvalProcessBenchmark, LmEvalRegistry
 from eval_dagster.peers.processes.registry import close_processes
 from eval_dagster.pipeline import evaluate
@@ -20,6 +22,7 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import ConcatFormatter, verbatim
 from eval_dagster.records import Message
 from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
+from eval_dagster.stores.whole_files import user_cache
 from eval_dagster.tasks.benchmark import Answer, Benchmark, BenchmarkRows, DatasetSplit, RenderSettings
 
 CHOICES = """
@@ -87,9 +90,21 @@ def answer(request):
 """
 
 
+@pytest.fixture(scope="module")
+def names() -> list[Path]:
+    """The file with the names of lm-eval's tasks in the user's cache. It takes half a minute to make, and other tests need it, too."""
+    index.package_index.cache_clear()
+    index.package_index()
+    return list(user_cache().glob(f"lm_eval-{index.VERSION}-{index._FORMAT}.json"))
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(names: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with tasks. All that the environment is asked is kept in a cache of its own, which has the names alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    user_cache().mkdir(parents=True)
+    for file in names:
+        shutil.copy2(file, user_cache())
     (tmp_path / "rows").mkdir()
     files = {"colours": CHOICES, "texts": TEXTS, "rolling": ROLLING, "fixed": FIXED, "both": GROUP}
     for name, text in files.items():
