@@ -28,7 +28,7 @@ from leaks import files_close_what_they_open  # noqa: F401  a fixture of all tes
 from needs import require
 from servers.processes import RunningServer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from eval_dagster.config.models import TransformersModel
@@ -156,6 +156,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def tiny_model(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a model that can be loaded and asked: a Llama of two layers, randomly initialised."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # here, since it takes half of the time that pytest takes to start
+
     folder = tmp_path_factory.mktemp("tiny_model")
     torch.manual_seed(7)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
