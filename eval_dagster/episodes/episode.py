@@ -193,7 +193,7 @@ class Episode:
         self.fault = self.fault or error
         return self.fault
 
-    def at(self, place: Place, kind: str, name: str, key: str, messages: Sequence[Mapping[str, object]] = ()) -> Effect | None:
+    def at(self, place: Place, kind: str, name: str, key: str, messages: Sequence[Message] = ()) -> Effect | None:
         """The recorded effect at a place. Raises `EpisodeChangedError` if another one is recorded there."""
         found = self.recorded.get(place)
         if found is None:
@@ -232,15 +232,14 @@ class Episode:
         return self._answer(ask, request, place)
 
     async def _answer(self, ask: Ask, request: Request, place: Place) -> Reply:
-        fields = [message_fields(message) for message in ask.messages]
         if ask.role == SUBJECT:
             self.turns += 1
             if self.turns > self.of.task.MAX_TURNS:
                 raise self.fail(_TurnLimitError())
-        effect = self.at(place, "ask", ask.role, request.request_id, fields)
+        effect = self.at(place, "ask", ask.role, request.request_id, ask.messages)
         if effect is None:
             kept = self._kept(ask.role, ask.messages)
-            details = {"kept": kept, "new_messages": fields[kept:]}
+            details = {"kept": kept, "new_messages": [message_fields(message) for message in ask.messages[kept:]]}
             number = self.next_number()
             effect = Effect(place=place, number=number, kind="ask", name=ask.role, key=request.request_id, details=details)
         self.note(effect)

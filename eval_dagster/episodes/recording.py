@@ -4,11 +4,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
 from eval_dagster.episodes.tools import Outcome
+from eval_dagster.lake.tables.rows import message_fields
+from eval_dagster.records import Message
 
 Place = str
 """Where an episode is: the numbers of the branches (tasks of asyncio) that led there, and of the effect in its branch: `0.2:5`."""
@@ -63,7 +65,8 @@ class EpisodeJournal:
             self._file = self._path.open("ab", buffering=0)
             if self._file.tell() and not self._path.read_bytes().endswith(b"\n"):  # after a crash
                 self._file.write(b"\n")
-        line = json.dumps({"sample_id": sample_id, "effect": asdict(effect)}).encode() + b"\n"
+        written = {**vars(effect), "value": None if effect.value is None else vars(effect.value)}
+        line = json.dumps({"sample_id": sample_id, "effect": written}).encode() + b"\n"
         if os.write(self._file.fileno(), line) != len(line):
             raise OSError(f"no space left for {self._path}")
 
@@ -82,13 +85,13 @@ def in_order(effects: Iterable[Effect]) -> Sequence[Effect]:
     return sorted(effects, key=lambda each: each.number)
 
 
-def difference(recorded: Effect, kind: str, name: str, messages: Sequence[Mapping[str, object]]) -> str:
+def difference(recorded: Effect, kind: str, name: str, messages: Sequence[Message]) -> str:
     """How a request or call differs from what was recorded at its place, in words."""
     if (recorded.kind, recorded.name) != (kind, name):
         return f"it {_did(recorded.kind, recorded.name)} before, and {_did(kind, name)} now"
     before, kept = recorded.details.get("new_messages"), recorded.details.get("kept")
     if kind == "ask" and isinstance(before, list) and isinstance(kept, int):
-        for position, (one, other) in enumerate(zip(before, messages[kept:], strict=False)):
+        for position, (one, other) in enumerate(zip(before, map(message_fields, messages[kept:]), strict=False)):
             if one != other:
                 return f"message {kept + position + 1} was {_short(one)}, and is {_short(other)}"
         return "another number of messages, other settings, or another earlier message"

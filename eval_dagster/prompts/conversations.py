@@ -62,12 +62,13 @@ def conversation_request(
 
 def without_turns(messages: Sequence[Message]) -> list[Message]:
     """A conversation for a model that reads one text: calls of tools are lines of their own, and their results are the user's turns."""
-    found: list[Message] = []
-    for each in messages:
-        if not isinstance(each, Turn):
-            found.append(each)
-            continue
-        calls = [f"{call.name}({call.arguments_text})" for call in each.tool_calls]
-        text = "\n".join([*([each.content] if each.content or not calls else []), *calls])
-        found.append(Message(Role.USER if each.role is Role.TOOL else each.role, text))
-    return found
+    return [_without_calls(each) if isinstance(each, Turn) else each for each in messages]
+
+
+def _without_calls(turn: Turn) -> Message:
+    if turn.role is Role.TOOL:
+        return Message(Role.USER, turn.content)
+    if not turn.tool_calls:
+        return turn
+    calls = [f"{call.name}({call.arguments_text})" for call in turn.tool_calls]
+    return Message(turn.role, "\n".join([turn.content, *calls] if turn.content else calls))

@@ -197,7 +197,10 @@ class ConversationFormatter:
     def sent(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages that are sent. White space before an answer separates plain text, and is left out."""
         turns = system_merged(messages) if self.merges_system(messages) else messages
-        return tuple(replace(turn, content=turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in turns)
+        return tuple(
+            replace(turn, content=turn.content.lstrip()) if turn.role is Role.ASSISTANT and turn.content[:1].isspace() else turn
+            for turn in turns
+        )
 
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Return the turns, each after its role in brackets, and a mark for each image before the text of the last user turn."""
