@@ -70,14 +70,17 @@ class EpisodeJournal:
         if os.write(self._file.fileno(), line) != len(line):
             raise OSError(f"no space left for {self._path}")
 
-    def close(self, *, is_kept: bool) -> None:
-        """Close the file. It is deleted if the results of all episodes are stored, with all journals of earlier code."""
+    def close(self) -> None:
+        """Close the file. It stays until `delete_journals`."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        if not is_kept:
-            for path in self._path.parent.glob("*.journal"):
-                path.unlink(missing_ok=True)
+
+
+def delete_journals(folder: Path) -> None:
+    """Delete the journals in a folder, also of earlier code."""
+    for path in folder.glob("*.journal"):
+        path.unlink(missing_ok=True)
 
 
 def in_order(effects: Iterable[Effect]) -> Sequence[Effect]:

@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from eval_dagster.episodes.episode import Ask, EpisodeEnd
-from eval_dagster.episodes.recording import Effect, EpisodeJournal
+from eval_dagster.episodes.recording import Effect, EpisodeJournal, delete_journals
 from eval_dagster.episodes.running import Episodes
 from eval_dagster.episodes.tools import tools_of
 from eval_dagster.errors import DataError
@@ -44,13 +45,23 @@ def episode_version(partition: Partition) -> str:
     return stable_hash([definition_version(partition.task), others])
 
 
+def _folder(partition: Partition) -> Path:
+    return partition.project.lake.home / "episodes" / partition.eval_name / partition.model
+
+
+def forget_journals(partition: Partition) -> None:
+    """Delete what was recorded of the episodes of a partition. Its file has their results."""
+    with locked(_folder(partition) / "lock"):
+        delete_journals(_folder(partition))
+
+
 @dataclass(frozen=True, kw_only=True)
 class EndedEpisode:
     """An episode with its prompt."""
 
     row: PromptRow
     answers: Sequence[Answer]
-    """The answers that it got from the evaluated model, in order."""
+    """The answers that it got from the evaluated model, in order, without the ids of their tokens."""
     whole: Answer
     """The answer that is scored, with the tokens, seconds and costs of all its answers."""
     course: str
@@ -85,7 +96,7 @@ class EpisodeAsker:
         models = {SUBJECT: partition.model, **settings.roles}
         rows = list(prompts)
         samples = [_sample_of(row) for row in rows if row["error"] is None]
-        folder = project.home / "episodes" / partition.eval_name / partition.model
+        folder = _folder(partition)
         with locked(folder / "lock"):
             journal = EpisodeJournal(
                 folder, stable_hash([partition.eval_name, partition.model, episode_version(partition), self._asked.version])
@@ -122,21 +133,19 @@ class EpisodeAsker:
                 at_once=_AT_ONCE,
             )
             episodes.known = self._known(models, recorded)
-            ends: dict[str, EpisodeEnd] = {}
-            is_whole = False
+            ended: dict[str, EndedEpisode] = {}
+            row_of = {row["sample_id"]: row for row in rows}
             try:
                 ask = self._answers_of(partition, models, episodes)
                 found = episodes.run(samples, recorded, ask)
                 for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes"):
-                    ends[end.sample_id] = end
-                    if episodes.failure:
-                        continue
+                    ended[end.sample_id] = _ended(row_of[end.sample_id], end, self._asked.version)
                 if not episodes.failure:
-                    is_whole = not any(end.retryable for end in ends.values())
                     for row in rows:
-                        yield _ended(row, ends.get(row["sample_id"]), self._asked.version)
+                        found_end = ended.pop(row["sample_id"]) if row["sample_id"] in ended else None
+                        yield found_end or _ended(row, None, self._asked.version)
             finally:
-                journal.close(is_kept=not is_whole)
+                journal.close()
 
     def close(self) -> None:
         """End the calls of all models of the episodes."""
@@ -239,7 +248,11 @@ def _ended(row: PromptRow, end: EpisodeEnd | None, model_version: str) -> EndedE
     whole["retryable"] = end.retryable
     course = [[each.kind, each.name, each.key, each.value.result if each.kind == "tool" and each.value else None] for each in end.effects]
     return EndedEpisode(
-        row=row, answers=answers, whole=whole, course=stable_hash([end.status, course]), episode=json.dumps(_shown(end), ensure_ascii=False)
+        row=row,
+        answers=[cast(Answer, {**each, "input_token_ids": [], "output_token_ids": []}) for each in answers],
+        whole=whole,
+        course=stable_hash([end.status, course]),
+        episode=json.dumps(_shown(end), ensure_ascii=False),
     )
 
 

@@ -26,7 +26,7 @@ from eval_dagster.progress.reporting import Reporter, making
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse
 from eval_dagster.stages.answer_counts import mixed_words
-from eval_dagster.stages.episodes import EpisodeAsker, episode_version, is_episodic
+from eval_dagster.stages.episodes import EpisodeAsker, episode_version, forget_journals, is_episodic
 from eval_dagster.stages.inference import AskedModel, Asker, KeptModel, ModelRun, look_at
 from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON, STOPPED_BY, Looks, Stopping
 from eval_dagster.stages.output_counts import Counts
@@ -157,6 +157,8 @@ def materialize_outputs(
         else:
             suite = stopping.suite if stopping is not None and each.has_verdict else None
             file = _write(each, run, asked.version, merge_failures=int(bool(problem)), suite=suite)
+            if is_episodic(each.partition) and not file.info.counts["retryable_errors"]:
+                forget_journals(each.partition)
             yield _result(each.partition, file, cached=False, warnings=warnings)
 
 

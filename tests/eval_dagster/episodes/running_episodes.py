@@ -56,7 +56,7 @@ class World:
         try:
             return {end.sample_id: end for end in episodes.run(samples(count), recorded, self._ask)}
         finally:
-            journal.close(is_kept=True)
+            journal.close()
 
     def _request(self, _: EpisodeSample, ask: Ask) -> Request:
         turns = [message_fields(message) for message in ask.messages]
