@@ -18,20 +18,19 @@ from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.config.values import LAKE_URLS, LAKE_VARIABLE, TRACKING_URIS, wrong_lake_url, wrong_uri
 from eval_dagster.datasets.assets import AssetStore, asset_path
 from eval_dagster.datasets.reader import DatasetReader
+from eval_dagster.episodes.tools import require_episodes
 from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
 from eval_dagster.lake.files import Configured, ConfiguredAggregate, Lake, trial_lake
 from eval_dagster.lake.remote.mirror import mirror_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.handle import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file
-from eval_dagster.records import SUBJECT
 from eval_dagster.stores.locks import SharedLocks
 from eval_dagster.stores.whole_files import replaced
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import RegisteredTasks, registry_names
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import shots_of
-from eval_dagster.tasks.episodes import EpisodeTask
 from eval_dagster.tasks.variants import DEFAULT, varied_task
 from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.tracking.tracker import Tracker
@@ -333,7 +332,7 @@ class Project:
                 self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
                 self.check_sets(name)
                 self.varied_tasks(name)
-                self.check_roles(name)
+                self.check_episodes(name)
             except UsageError as error:
                 problems["eval", name] = f"eval {name}: {error}"
             except Exception as error:  # of a task, which is users' code
@@ -350,14 +349,11 @@ class Project:
                 problems["model", name] = f"Model {name!r}: its check raised {described(error)}"
         return problems
 
-    def check_roles(self, eval_name: str) -> None:
-        """Raise `UsageError` if a role of an eval cannot be asked, or its task has no episodes."""
-        roles = self.eval(eval_name).roles
-        if roles and not issubclass(task := self.task(eval_name), EpisodeTask):
-            raise UsageError(f"roles: found {', '.join(roles)}; expected none, since {task.NAME} is not an EpisodeTask")
-        for role, model in roles.items():
-            if role == SUBJECT:
-                raise UsageError(f"roles: {SUBJECT} is the evaluated model; expected another name")
+    def check_episodes(self, eval_name: str) -> None:
+        """Raise `UsageError` if the episodes of an eval cannot run: by its roles, its tools, or several texts a prompt."""
+        settings, task = self.eval(eval_name), self.task(eval_name)
+        require_episodes(task, settings.roles, settings.num_samples or task.NUM_SAMPLES)
+        for role, model in settings.roles.items():
             try:
                 self.handle(model).check()
             except ModelUnreachableError:

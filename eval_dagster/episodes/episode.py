@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Literal, Protocol
 
-from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order
-from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions, failed, succeeded
+from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order, replayable
+from eval_dagster.episodes.state import State, changed
+from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions
 from eval_dagster.errors import EvalDagsterError, described
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.lake.tables.rows import message_fields
@@ -23,7 +24,9 @@ from eval_dagster.versions.hashes import stable_hash
 Status = Literal["done", "turns", "error", "interrupted"]
 _ROOT = "0"
 """The path of the branch in which an episode begins."""
-_branch: contextvars.ContextVar["_Branch"] = contextvars.ContextVar("branch")
+_EFFECTS_OF_TURN = 20
+"""An episode may do so many times `MAX_TURNS` things, so that one that goes round in circles ends."""
+_branch: contextvars.ContextVar["_Branch | None"] = contextvars.ContextVar("branch", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +65,24 @@ class EpisodeEnd:
 
 RequestOf = Callable[[EpisodeSample, Ask], Request]
 """Makes the request to the model of a role, with its id."""
-ReplyOf = Callable[[str, Answer], Reply]
-"""An answer of the model of a role, as an episode gets it. The ids of its calls are those that the server gave."""
+ReplyOf = Callable[[str, Request, Answer], Reply]
+"""An answer of the model of a role to a request, as an episode gets it. The ids of its calls are those that the server gave."""
 
 
 class NotAskedError(EvalDagsterError):
     """A model was not asked, since it failed before or a limit was reached."""
 
 
-class _TurnLimitError(BaseException):
+class _TurnLimitError(Exception):
     """An episode has asked the evaluated model as often as it may."""
 
 
-class _InterruptedCallError(BaseException):
+class _InterruptedCallError(Exception):
     """A process was killed while a tool changed the world. It may have happened or not."""
+
+
+class _OverError(BaseException):
+    """An episode has ended. Raised where its code asks or calls something more; no code of users may catch it."""
 
 
 class _Branch:
@@ -102,11 +109,30 @@ def branching(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None, **options: Any
 ) -> "asyncio.Task[Any]":
     """Make a task of asyncio. One that is made within an episode is a branch of it."""
-    branch = _branch.get(None)
+    branch = _branch.get()
     own = context or contextvars.copy_context()
-    if branch is not None:
-        own.run(_branch.set, branch.child())
-    return asyncio.Task(coroutine, loop=loop, context=own, **options)
+    if branch is None:
+        return asyncio.Task(coroutine, loop=loop, context=own, **options)
+    own.run(_branch.set, branch.child())
+    task = asyncio.Task(coroutine, loop=loop, context=own, **options)
+    branch.episode.tasks.add(task)
+    task.add_done_callback(branch.episode.tasks.discard)
+    return task
+
+
+async def apart(coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """The value of a coroutine whose tasks are not branches of an episode."""
+    context = contextvars.copy_context()
+    context.run(_branch.set, None)
+    return await context.run(asyncio.get_running_loop().create_task, coroutine)
+
+
+def _place() -> Place:
+    """The next place of the current branch."""
+    branch = _branch.get()
+    if branch is None:
+        raise RuntimeError("an episode asks its models and calls its tools in its own code; expected no ask or call within a tool")
+    return branch.place()
 
 
 class Host(Protocol):
@@ -124,12 +150,20 @@ class Host(Protocol):
     failure: str
     """Why no request can be answered any more; empty if they can."""
 
+    def break_off(self, error: BaseException) -> None:
+        """End the run of all episodes by an exception."""
+        ...
+
     def submit(self, role: str, request: Request) -> "asyncio.Future[Answer | None]":
         """Ask the model of a role. Equal requests under way are asked once."""
         ...
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """The value of a function that is called in a thread, in the context of its branch."""
+        """The value of a function that is called in a thread."""
+        ...
+
+    async def apart(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """The value of a coroutine whose tasks are not branches of the episode."""
         ...
 
 
@@ -138,21 +172,29 @@ class Episode:
 
     def __init__(self, of: Host, sample: EpisodeSample, recorded: Mapping[Place, Effect], *, is_rehearsal: bool = False) -> None:
         self.of, self.sample, self.is_rehearsal = of, sample, is_rehearsal
-        self.recorded = dict(recorded)
+        self.recorded = dict(recorded) if is_rehearsal else replayable(recorded)
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """The tasks of asyncio that it started, and that have not ended."""
         self.effects: dict[Place, Effect] = {}
         self.answers: dict[tuple[str, str], Answer] = {}
         self.replies: dict[Place, Turn] = {}
         self.fault: BaseException | None = None
         """What ended it, even if code of users caught it."""
-        self.has_failed = False
-        """Whether a model gave no answer."""
+        self.is_retryable = False
+        """Whether a request failed that may be answered later."""
+        self._cancelled: BaseException | None = None
+        """Set if an ask was cancelled."""
+        self._has_effect = False
+        """Whether a tool changed the world."""
         self.last: Reply | None = None
         """The last answer of the evaluated model."""
         self.turns = 0
-        self._number = 1 + max((each.number for each in recorded.values()), default=-1)
+        self._number = 1 + max((each.number for each in self.recorded.values()), default=-1)
+        self._things = 0
         self._asked: Counter[tuple[str, str, str]] = Counter()
-        self._conversations: dict[str, list[Message]] = {}
-        self.state = _State(self)
+        self._conversations: dict[str, tuple[int, list[Message]]] = {}
+        """The conversation of the last request to each role, with the number of the request."""
+        self.state = State(self)
 
     async def run(self) -> EpisodeEnd:
         """Call the task's function to its end."""
@@ -163,17 +205,19 @@ class Episode:
         error, retryable = None, False
         try:
             found: object = await self.of.task.episode(self.sample, _Roles(self), _Tools(self))
-            if self.fault is not None:
-                raise self.fault
+            if (fault := self.fault or self._cancelled) is not None:
+                raise fault
             if not isinstance(found, Reply | str):
                 raise TypeError(f"the episode returned {type(found).__name__}; expected a Reply or a text")
             reply = Reply(text=found) if isinstance(found, str) else found
         except asyncio.CancelledError:
-            if self.fault is None:
+            if (fault := self.fault or self._cancelled) is None:
                 raise
-            status, error, retryable = _ended(self.fault)
-        except (Exception, _TurnLimitError, _InterruptedCallError, EpisodeChangedError, BaseExceptionGroup) as caught:
+            status, error, retryable = _ended(fault)
+        except (Exception, SystemExit, _OverError, BaseExceptionGroup) as caught:
             status, error, retryable = _ended(self.fault or caught)
+        for task in list(self.tasks):  # branches that the episode has left
+            task.cancel()
         if status == "turns":
             reply = self.last
         return EpisodeEnd(
@@ -181,17 +225,26 @@ class Episode:
             status=status,
             reply=reply,
             error=error,
-            retryable=retryable,
+            retryable=retryable or (self.is_retryable and not self._has_effect),
             effects=in_order(self.effects.values()),
             answers=self.answers,
             replies=self.replies,
             seconds=time.monotonic() - started,
         )
 
-    def fail(self, error: BaseException) -> BaseException:
-        """End the episode by an exception, even if code of users catches it."""
+    def fail(self, error: Exception) -> BaseException:
+        """End the episode by an exception. What is to be raised for it passes through the code of users."""
         self.fault = self.fault or error
-        return self.fault
+        return _OverError()
+
+    def begin(self) -> None:
+        """Count an ask or a call. Raises if the episode has ended, or goes round in circles."""
+        if self.fault is not None:
+            raise _OverError
+        self._things += 1
+        most = _EFFECTS_OF_TURN * self.of.task.MAX_TURNS
+        if self._things > most:
+            raise self.fail(RuntimeError(f"the episode asks and calls more than {most} times, {_EFFECTS_OF_TURN} times its MAX_TURNS"))
 
     def at(self, place: Place, kind: str, name: str, key: str, messages: Sequence[Message] = ()) -> Effect | None:
         """The recorded effect at a place. Raises `EpisodeChangedError` if another one is recorded there."""
@@ -217,11 +270,17 @@ class Episode:
     def note(self, effect: Effect) -> None:
         """Record an effect."""
         self.effects[effect.place] = effect
+        self._has_effect |= effect.details.get("kind") == "effect"
         if self.recorded.get(effect.place) != effect and not self.is_rehearsal:
-            self.of.journal.add(self.sample.sample_id, effect)
+            try:
+                self.of.journal.add(self.sample.sample_id, effect)
+            except OSError as error:
+                self.of.break_off(error)
+                raise self.fail(error) from error
 
     def ask(self, ask: Ask, place: Place) -> Awaitable[Reply]:
         """Ask the model of a role at a place."""
+        self.begin()
         request = self.of.request_of(self.sample, ask)
         path = place.partition(":")[0]
         equal = (path, ask.role, request.request_id)
@@ -243,37 +302,50 @@ class Episode:
             number = self.next_number()
             effect = Effect(place=place, number=number, kind="ask", name=ask.role, key=request.request_id, details=details)
         self.note(effect)
-        key = (ask.role, request.request_id)
-        answer = self.answers.get(key) or self.of.known.get(key)
-        if answer is None:
-            if self.of.failure:
-                raise self.fail(NotAskedError(self.of.failure))
-            try:
-                answer = await asyncio.shield(self.of.submit(ask.role, request))
-            except asyncio.CancelledError:
-                # The run may be ending, an ask of another branch may have failed, or code of users gave up.
-                if not self.has_failed:
-                    self.fail(TypeError("an ask was cancelled, as by asyncio.timeout; expected it to be awaited"))
-                raise
-            if answer is None:
-                raise self.fail(NotAskedError(self.of.failure or "the model left the request unanswered"))
-        self.answers[key] = answer
+        self._conversations[ask.role] = (effect.number, list(ask.messages))
+        if effect.value is not None:  # it failed, and the episode went on
+            await asyncio.sleep(0)
+            raise AnswerError(effect.value.error or "", retryable=True)
+        answer = await self._found(ask.role, request)
         if answer["error"] is not None:
-            self.has_failed = True
+            if answer.get("retryable"):
+                self.is_retryable = True
+                self.note(replace(effect, value=Outcome(result="", error=answer["error"])))
             raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))
-        reply = self.of.reply_of(ask.role, answer)
-        mark = place.replace(".", "b").replace(":", "t")
-        calls = tuple(replace(call, call_id=f"c{mark}n{position}") for position, call in enumerate(reply.tool_calls))
+        reply = self.of.reply_of(ask.role, request, answer)
+        calls = tuple(replace(call, call_id=f"c{stable_hash([place, position])[:8]}") for position, call in enumerate(reply.tool_calls))
         reply = replace(reply, tool_calls=calls)
         message = self.replies[place] = reply.message
-        self._conversations[ask.role] = [*ask.messages, message]
+        number, conversation = self._conversations[ask.role]
+        if number == effect.number:
+            conversation.append(message)
         if ask.role == SUBJECT:
             self.last = reply
         return reply
 
+    async def _found(self, role: str, request: Request) -> Answer:
+        """The answer to a request, as it is known or as the model gives it."""
+        key = (role, request.request_id)
+        answer = self.answers.get(key) or self.of.known.get(key)
+        if answer is not None:
+            await asyncio.sleep(0)
+        elif self.of.failure:
+            raise self.fail(NotAskedError(self.of.failure))
+        else:
+            try:
+                answer = await asyncio.shield(self.of.submit(role, request))
+            except asyncio.CancelledError:
+                # The run may be ending, another branch may have failed, or code of users gave up.
+                self._cancelled = TypeError("an ask was cancelled, as by asyncio.timeout; expected it to be awaited")
+                raise
+            if answer is None:
+                raise self.fail(NotAskedError(self.of.failure or "the model left the request unanswered"))
+        self.answers[key] = answer
+        return answer
+
     def _kept(self, role: str, messages: Sequence[Message]) -> int:
         """How many messages come from the last request to a role and the answer to it."""
-        before = self._conversations.get(role, [])
+        _, before = self._conversations.get(role, (-1, []))
         for position, (one, other) in enumerate(zip(before, messages, strict=False)):
             if one is not other and one != other:
                 return position
@@ -281,6 +353,7 @@ class Episode:
 
     async def call(self, call: ToolCall, place: Place) -> Turn:
         """Call a tool at a place."""
+        self.begin()
         effect = self.at(place, "tool", call.name, call.arguments_text)
         tool = self.of.tools.get(call.name)
         arguments = arguments_of(self.of.tools, call)
@@ -289,41 +362,37 @@ class Episode:
             if tool is not None and tool.kind == "pure" and not isinstance(arguments, Outcome):
                 again = await self.state.live(tool, arguments)
                 if again != outcome:
-                    seen = f"the tool {call.name} gave {outcome.result[:200]!r} before, and gives {again.result[:200]!r} now"
-                    raise self.fail(EpisodeChangedError(f"{seen}; mark it by `effect` if its result may change"))
-            elif tool is not None and tool.kind == "stateful" and not isinstance(arguments, Outcome):
-                self.state.defer(tool, arguments, outcome)
-        elif isinstance(arguments, Outcome):
+                    raise self.fail(EpisodeChangedError(f"{changed(tool, outcome, again)}; mark it by `effect` if its result may change"))
+            await asyncio.sleep(0)
+        elif tool is None or isinstance(arguments, Outcome):
+            assert isinstance(arguments, Outcome)
             outcome = arguments
+            effect = self._effect_of(call, place, None, effect)
         else:
-            assert tool is not None
             if effect is not None and tool.kind == "effect":
                 raise self.fail(
                     _InterruptedCallError(
                         f"the run was killed during the call of {call.name}, which may have taken effect; it is not repeated"
                     )
                 )
-            started, number = time.monotonic(), self.next_number() if effect is None else effect.number
-            effect = Effect(place=place, number=number, kind="tool", name=call.name, key=call.arguments_text)
-            if tool.kind == "effect":
-                self.note(effect)
-            outcome = await self.state.live(tool, arguments)
-            seconds = round(time.monotonic() - started, 6)
-            effect = replace(effect, details={"call_id": call.call_id, "kind": tool.kind, "seconds": seconds})
-        if effect is None:
-            effect = Effect(
-                place=place,
-                number=self.next_number(),
-                kind="tool",
-                name=call.name,
-                key=call.arguments_text,
-                details={"call_id": call.call_id, "kind": None, "seconds": 0.0},
-            )
+            async with self.state.lock(tool):
+                started, effect = time.monotonic(), self._effect_of(call, place, tool, effect)
+                if tool.kind == "effect":
+                    self.note(effect)
+                outcome = await self.state.live(tool, arguments)
+                seconds = round(time.monotonic() - started, 6)
+                effect = replace(effect, details={**effect.details, "seconds": seconds})
         self.note(replace(effect, value=outcome))
         return Turn(Role.TOOL, outcome.result, (), call.call_id)
 
+    def _effect_of(self, call: ToolCall, place: Place, tool: Tool | None, before: Effect | None) -> Effect:
+        number = self.next_number() if before is None else before.number
+        details = {"call_id": call.call_id, "kind": None if tool is None else tool.kind, "seconds": 0.0}
+        return Effect(place=place, number=number, kind="tool", name=call.name, key=call.arguments_text, details=details)
+
     def now(self, place: Place) -> datetime:
         """The time at a place."""
+        self.begin()
         effect = self.at(place, "now", "", "")
         if effect is None or effect.value is None:
             number = self.next_number()
@@ -352,54 +421,6 @@ def _ended(error: BaseException) -> tuple[Status, str | None, bool]:
     )
 
 
-class _State:
-    """The objects of the stateful tools of an episode. They are rebuilt by the recorded calls when they are needed."""
-
-    def __init__(self, episode: Episode) -> None:
-        self._episode = episode
-        self._objects: dict[type[Any], Any] = {}
-        self._deferred: dict[type[Any], list[tuple[Tool, Mapping[str, object], Outcome]]] = {}
-
-    def defer(self, tool: Tool, arguments: Mapping[str, object], outcome: Outcome) -> None:
-        """Note a recorded call of an object."""
-        assert tool.owner is not None
-        self._deferred.setdefault(tool.owner, []).append((tool, arguments, outcome))
-
-    def instance(self, of: type[Any]) -> Any:
-        """The object of a class, with all calls so far."""
-        if of not in self._objects:
-            self._objects[of] = of()
-        for tool, arguments, outcome in self._deferred.pop(of, ()):
-            again = _called(lambda tool=tool, arguments=arguments: tool.function(self._objects[of], **arguments))  # type: ignore[misc]
-            if again != outcome:
-                seen = f"the tool {tool.name} gave {outcome.result[:200]!r} before, and gives {again.result[:200]!r} now"
-                raise self._episode.fail(EpisodeChangedError(f"{seen}, after the same calls"))
-        return self._objects[of]
-
-    async def live(self, tool: Tool, arguments: Mapping[str, object]) -> Outcome:
-        """Call a tool."""
-        if asyncio.iscoroutinefunction(tool.function):
-            try:
-                owner = () if tool.owner is None else (self.instance(tool.owner),)
-                return succeeded(await tool.function(*owner, **arguments))
-            except Exception as error:
-                return failed(error)
-
-        def call() -> Outcome:
-            owner = () if tool.owner is None else (self.instance(tool.owner),)
-            return _called(lambda: tool.function(*owner, **arguments))
-
-        found: Outcome = await self._episode.of.in_thread(call)
-        return found
-
-
-def _called(function: Callable[[], Any]) -> Outcome:
-    try:
-        return succeeded(function())
-    except Exception as error:
-        return failed(error)
-
-
 class _Role:
     """A model of an episode, as the task's code gets it."""
 
@@ -426,7 +447,7 @@ class _Role:
             stop_sequences=None if stop_sequences is None else tuple(stop_sequences),
             repetition=0,
         )
-        return self._episode.ask(asked, _branch.get().place())
+        return self._episode.ask(asked, _place())
 
 
 class _Roles:
@@ -459,13 +480,13 @@ class _Tools:
         return definitions(self._episode.of.tools)
 
     def call(self, call: ToolCall) -> Awaitable[Turn]:
-        return self._episode.call(call, _branch.get().place())
+        return self._episode.call(call, _place())
 
-    def instance(self, of: type[Any]) -> Any:
-        return self._episode.state.instance(of)
+    async def instance(self, of: type[Any]) -> Any:
+        return await self._episode.state.instance(of)
 
     def now(self) -> datetime:
-        return self._episode.now(_branch.get().place())
+        return self._episode.now(_place())
 
     def random(self) -> Random:
-        return Random(stable_hash([self._episode.of.seed, self._episode.sample.sample_id, _branch.get().place()]))  # noqa: S311
+        return Random(stable_hash([self._episode.of.seed, self._episode.sample.sample_id, _place()]))  # noqa: S311

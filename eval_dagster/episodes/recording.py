@@ -16,8 +16,8 @@ Place = str
 """Where an episode is: the numbers of the branches (tasks of asyncio) that led there, and of the effect in its branch: `0.2:5`."""
 
 
-class EpisodeChangedError(BaseException):
-    """An episode does something else at a recorded place, although its code is the same. No code of users may catch it."""
+class EpisodeChangedError(Exception):
+    """An episode does something else at a recorded place, although its code is the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,8 @@ class Effect:
     key: str
     """The id of the request, or the arguments of the call as the model wrote them."""
     value: Outcome | None = None
-    """The result of a tool, or the time. Null while it is under way, and for a request, whose answer is in the response cache."""
+    """The result of a tool, the time, or the failure of a request that may be answered later. Null while it is under way, and for an
+    answered request, whose answer is in the response cache."""
     details: Mapping[str, object] = field(default_factory=dict)
     """What tables show of it."""
 
@@ -41,8 +42,12 @@ class Effect:
 class EpisodeJournal:
     """The effects of the episodes of an eval and a model, one line of JSON each, written at once."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        """`fingerprint` covers the code of the episodes, and everything that they are told."""
+    def __init__(self, folder: Path, fingerprint: str, inputs: Mapping[str, str]) -> None:
+        """Open the journal of a fingerprint, which covers the code of the episodes and their models.
+
+        `inputs` are the hashes of what the episodes are about, by sample. What was recorded with another one is not read.
+        """
+        self._inputs = inputs
         self._path = folder / f"{fingerprint}.journal"
         self._file: IO[bytes] | None = None
 
@@ -51,8 +56,10 @@ class EpisodeJournal:
         found: dict[str, dict[Place, Effect]] = {}
         with suppress(FileNotFoundError):
             for line in self._path.read_bytes().split(b"\n"):
-                with suppress(ValueError):
+                with suppress(ValueError, TypeError, KeyError):  # cut by a crash, or written by another release
                     given = json.loads(line)
+                    if given["input"] != self._inputs.get(given["sample_id"]):
+                        continue
                     value = given["effect"].pop("value")
                     effect = Effect(**given["effect"], value=None if value is None else Outcome(**value))
                     found.setdefault(given["sample_id"], {})[effect.place] = effect
@@ -66,7 +73,7 @@ class EpisodeJournal:
             if self._file.tell() and not self._path.read_bytes().endswith(b"\n"):  # after a crash
                 self._file.write(b"\n")
         written = {**vars(effect), "value": None if effect.value is None else vars(effect.value)}
-        line = json.dumps({"sample_id": sample_id, "effect": written}).encode() + b"\n"
+        line = json.dumps({"sample_id": sample_id, "input": self._inputs[sample_id], "effect": written}).encode() + b"\n"
         if os.write(self._file.fileno(), line) != len(line):
             raise OSError(f"no space left for {self._path}")
 
@@ -81,6 +88,18 @@ def delete_journals(folder: Path) -> None:
     """Delete the journals in a folder, also of earlier code."""
     for path in folder.glob("*.journal"):
         path.unlink(missing_ok=True)
+
+
+def replayable(recorded: Mapping[Place, Effect]) -> dict[Place, Effect]:
+    """The recorded effects of an episode without those from a failed request on, so that it is asked again.
+
+    All are kept if a tool has changed the world after it, which must not happen twice.
+    """
+    order = in_order(recorded.values())
+    failed = next((each.number for each in order if each.kind == "ask" and each.value is not None), None)
+    if failed is None or any(each.number > failed and each.details.get("kind") == "effect" for each in order):
+        return dict(recorded)
+    return {place: each for place, each in recorded.items() if each.number < failed}
 
 
 def in_order(effects: Iterable[Effect]) -> Sequence[Effect]:

@@ -8,14 +8,14 @@ import contextvars
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from eval_dagster.episodes.episode import Episode, EpisodeEnd, ReplyOf, RequestOf, branching
+from eval_dagster.episodes.episode import Episode, EpisodeEnd, ReplyOf, RequestOf, apart, branching
 from eval_dagster.episodes.recording import Effect, EpisodeJournal, Place
-from eval_dagster.episodes.tools import Tool
+from eval_dagster.episodes.tools import Outcome, Tool
 from eval_dagster.errors import DataError
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.records import SUBJECT, Request
@@ -99,6 +99,10 @@ class Episodes:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._loop.close()
 
+    def break_off(self, error: BaseException) -> None:
+        """End the run by an exception."""
+        self._items.put(error)
+
     def submit(self, role: str, request: Request) -> "asyncio.Future[Answer | None]":
         """Ask the model of a role. Equal requests under way are asked once."""
         key = (role, request.request_id)
@@ -112,6 +116,10 @@ class Episodes:
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """The value of a function that is called in a thread, in the context of its branch."""
         return await self._loop.run_in_executor(self._threads, contextvars.copy_context().run, function)
+
+    async def apart(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """The value of a coroutine whose tasks are not branches of an episode."""
+        return await apart(coroutine)
 
     def _work(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
         asyncio.set_event_loop(self._loop)
@@ -147,7 +155,7 @@ class Episodes:
 
     async def _rehearse(self, sample: EpisodeSample, end: EpisodeEnd) -> None:
         """Replay an episode that has just ended. Raises `DataError` if it does anything else."""
-        self.known |= end.answers
+        self.known |= {key: answer for key, answer in end.answers.items() if answer["error"] is None}
         again = await self._loop.create_task(Episode(self, sample, {each.place: each for each in end.effects}, is_rehearsal=True).run())
         if (again.status, again.reply) != (end.status, end.reply):
             seen = again.error or f"its result was {end.reply!r:.200}, and is {again.reply!r:.200}"

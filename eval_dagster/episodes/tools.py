@@ -2,16 +2,17 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, ValidationError, create_model
 from pydantic_core import PydanticSerializationError, to_json
 
-from eval_dagster.errors import TaskDefinitionError, described
-from eval_dagster.records import ToolCall
-from eval_dagster.tasks.episodes import is_effect
+from eval_dagster.errors import TaskDefinitionError, UsageError, described
+from eval_dagster.records import SUBJECT, ToolCall
+from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.episodes import EpisodeTask, is_effect
 
 Kind = Literal["pure", "stateful", "effect"]
 """How a call is replayed: it is called again and compared, its object is rebuilt by all calls so far, or it is never called again."""
@@ -54,25 +55,50 @@ def tools_of(given: Iterable[Callable[..., Any] | type[Any]], owner: str) -> Map
     """
     found: dict[str, Tool] = {}
     for each in given:
+        if not isinstance(each, type) and not inspect.isfunction(each):
+            raise TaskDefinitionError(f"task {owner}: TOOLS has {each!r}; expected functions and classes")
         methods = _methods(each) if isinstance(each, type) else {each.__name__: each}
         for name, function in methods.items():
             if name in found:
                 raise TaskDefinitionError(f"task {owner}: TOOLS has two tools of the name {name!r}; expected one of each name")
+            if isinstance(each, type) and is_effect(function):
+                raise TaskDefinitionError(
+                    f"task {owner}: the method {name} of {each.__name__} is marked by `effect`; expected a function, since methods are "
+                    "called again when the object is rebuilt"
+                )
             kind: Kind = "stateful" if isinstance(each, type) else "effect" if is_effect(each) else "pure"
             found[name] = _tool(name, kind, function, each if isinstance(each, type) else None, owner)
     return found
 
 
+def require_episodes(task: type[BaseTask[Any]], roles: Collection[str], num_samples: int) -> None:
+    """Raise `UsageError` if the episodes of a task cannot run, or roles are given for a task without episodes."""
+    if not issubclass(task, EpisodeTask):
+        if roles:
+            raise UsageError(f"roles: found {', '.join(roles)}; expected none, since {task.NAME} is not an EpisodeTask")
+        return
+    tools_of(task.TOOLS, task.NAME)
+    if num_samples > 1:
+        raise UsageError(f"found num_samples {num_samples}; expected 1, since each episode of {task.NAME} is run once")
+    if SUBJECT in roles:
+        raise UsageError(f"roles: {SUBJECT} is the evaluated model; expected another name")
+
+
 def _methods(of: type[Any]) -> dict[str, Callable[..., Any]]:
-    return {name: function for name, function in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+    """The public methods of a class. Static and class methods have no part in the state, and are not tools."""
+    found = ((name, inspect.getattr_static(of, name)) for name in dir(of) if not name.startswith("_"))
+    return {name: function for name, function in found if inspect.isfunction(function)}
 
 
 def _tool(name: str, kind: Kind, function: Callable[..., Any], owner: type[Any] | None, task: str) -> Tool:
     parameters = list(inspect.signature(function).parameters.values())[1 if owner is not None else 0 :]
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TaskDefinitionError(f"task {task}: a type hint of the tool {name} is not known: {error}") from error
     fields: dict[str, object] = {}
     for each in parameters:
-        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) or each.name not in hints:
+        if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) or each.name not in hints or each.name[0] == "_":
             raise TaskDefinitionError(
                 f"task {task}: the tool {name} has the parameter {each}; expected parameters with names and type hints, such as place: str"
             )
@@ -120,7 +146,7 @@ def succeeded(value: object) -> Outcome:
         return failed(TypeError(f"the tool returned what JSON has not: {error}"))
 
 
-def failed(error: Exception) -> Outcome:
+def failed(error: BaseException) -> Outcome:
     """The outcome of a call that raised an exception."""
     return Outcome(result=f"Error: {error}" if str(error) else f"Error: {type(error).__name__}", error=described(error))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from eval_dagster.errors import DataError
 from eval_dagster.prompts.formatters import ConversationFormatter
 from eval_dagster.prompts.rendering import AskedRow, Rendering, new_request
-from eval_dagster.records import Message, Request, Role, Sample, TaskSample, Turn
+from eval_dagster.records import Grammar, Message, Request, Role, Sample, TaskSample, Turn
 from eval_dagster.tasks.samples import TaskRow
 
 
@@ -15,9 +15,11 @@ def conversation_request(
     messages: Sequence[Message],
     *,
     tools: Sequence[str] = (),
+    takes_tools: bool = True,
     max_tokens: int | None = None,
     temperature: float | None = None,
     stop_sequences: Sequence[str] | None = None,
+    grammar: Grammar | None = None,
     repetition: int = 0,
 ) -> Request:
     """The request for the next message of a conversation.
@@ -26,17 +28,20 @@ def conversation_request(
         rendering: The task, the format and the settings.
         messages: The whole conversation so far.
         tools: Definitions of the tools that the model may call, as JSON.
+        takes_tools: Whether the model can be told of tools.
         max_tokens: Most tokens of the answer; the task's own number if not given.
         temperature: The task's temperature; what the model sets in evals.yaml counts more.
         stop_sequences: The task's own if not given.
+        grammar: The form of the answer.
         repetition: Tells equal sampled requests of a conversation apart.
 
     Raises:
         DataError: The model takes no tools.
     """
-    if tools and rendering.formatter.name == "chat" and not isinstance(rendering.formatter, ConversationFormatter):
+    if tools and not takes_tools:
         raise DataError(
-            f"task {rendering.task.NAME}: tools can be called by models behind a server and by scripted models; expected such a model"
+            f"task {rendering.task.NAME}: this model cannot be told of tools; expected a scripted model, or one behind a server with "
+            "prompt_format: chat"
         )
     row = Sample(sample_id="", content_id="", subject="", split="", row_index=0, row={})
     asked = AskedRow(rendering=rendering, sample=row, row=TaskRow(row), fewshot_set=None)
@@ -46,6 +51,7 @@ def conversation_request(
         max_tokens=max_tokens,
         temperature=temperature,
         stop_sequences=stop_sequences,
+        grammar=grammar,
         num_samples=1,
     )
     settings = asked.settings(made)

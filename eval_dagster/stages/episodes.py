@@ -13,10 +13,11 @@ from eval_dagster.episodes.running import Episodes
 from eval_dagster.episodes.tools import tools_of
 from eval_dagster.errors import DataError
 from eval_dagster.lake.tables.columns import Answer, PromptRow
-from eval_dagster.lake.tables.rows import message_fields, prompt_of, response_row
+from eval_dagster.lake.tables.rows import message_fields, prompt_of, request_of, response_row
 from eval_dagster.progress.reporting import Reporter, following
 from eval_dagster.prompts.conversations import conversation_request
-from eval_dagster.records import SUBJECT, ModelResponse, Request, ToolCall
+from eval_dagster.prompts.formatters import ConversationFormatter
+from eval_dagster.records import SUBJECT, GenerationSettings, ModelResponse, Request, ResponseType, ToolCall
 from eval_dagster.stages.inference import AskedModel, Asker, look_at
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import rendering_of
@@ -37,12 +38,12 @@ def is_episodic(partition: Partition) -> bool:
 
 def episode_version(partition: Partition) -> str:
     """Hash of what the episodes of a partition depend on beyond its prompts and its model: their code, tools and other models."""
-    roles = partition.project.eval(partition.eval_name).roles
+    project, settings = partition.project, partition.project.eval(partition.eval_name)
     others = {}
-    for role, model in roles.items():
-        how = rendering_of(partition.project, partition.eval_name, model)
-        others[role] = [partition.project.handle(model).version(), how.formatter.version(), how.generation.model_dump(mode="json")]
-    return stable_hash([definition_version(partition.task), others])
+    for role, model in settings.roles.items():
+        how, tags = rendering_of(project, partition.eval_name, model), project.model(model).reasoning_tags
+        others[role] = [project.handle(model).version(), how.formatter.version(), how.generation.model_dump(mode="json"), list(tags)]
+    return stable_hash([definition_version(partition.task), others, settings.seed])
 
 
 def _folder(partition: Partition) -> Path:
@@ -53,6 +54,20 @@ def forget_journals(partition: Partition) -> None:
     """Delete what was recorded of the episodes of a partition. Its file has their results."""
     with locked(_folder(partition) / "lock"):
         delete_journals(_folder(partition))
+
+
+_ABOUT = ("request_id", "messages", "gold", "context", "subject")
+"""Columns of a prompt that an episode depends on."""
+
+
+def _require_messages(partition: Partition, rows: Sequence[PromptRow]) -> None:
+    """Raise `DataError` if a question is not one that an episode can begin with."""
+    for row in rows:
+        if row["error"] is None and (row["images"] or row["response_type"] != ResponseType.COMPLETION.value or row["messages"] == "[]"):
+            raise DataError(
+                f"eval {partition.eval_name}: the question {row['sample_id']} has images, choices or a whole prompt; expected messages "
+                "alone, which an episode begins with"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +83,8 @@ class EndedEpisode:
     """Hash of what happened: requests, calls and their results, without times."""
     episode: str
     """The column `episode`."""
+    reply: Reply | None = None
+    """The answer that is scored. Null after an error."""
 
 
 class EpisodeAsker:
@@ -88,45 +105,48 @@ class EpisodeAsker:
             TaskDefinitionError: A tool cannot be described.
         """
         project, settings = partition.project, partition.project.eval(partition.eval_name)
-        if (settings.num_samples or 1) > 1:
-            raise DataError(
-                f"eval {partition.eval_name}: found num_samples: {settings.num_samples}; expected 1, since each episode is asked once"
-            )
         task = cast(type[EpisodeTask[Any]], partition.task)(num_fewshot=project.num_fewshot(partition.eval_name))
         models = {SUBJECT: partition.model, **settings.roles}
         rows = list(prompts)
+        _require_messages(partition, rows)
+        asked_of = {row["sample_id"]: request_of(row).generation or GenerationSettings() for row in rows if row["error"] is None}
         samples = [_sample_of(row) for row in rows if row["error"] is None]
+        inputs = {row["sample_id"]: stable_hash([dict(row)[name] for name in _ABOUT]) for row in rows}
         folder = _folder(partition)
         with locked(folder / "lock"):
-            journal = EpisodeJournal(
-                folder, stable_hash([partition.eval_name, partition.model, episode_version(partition), self._asked.version])
-            )
+            version = stable_hash([partition.eval_name, partition.model, episode_version(partition), self._asked.version])
+            journal = EpisodeJournal(folder, version, inputs)
             recorded = journal.read()
             renderings = {role: rendering_of(project, partition.eval_name, model) for role, model in models.items()}
 
-            def request_of(_: EpisodeSample, ask: Ask) -> Request:
+            def request_to(sample: EpisodeSample, ask: Ask) -> Request:
+                how, model = renderings[ask.role], project.model(models[ask.role])
+                own = asked_of[sample.sample_id] if ask.role == SUBJECT else None
                 return conversation_request(
-                    renderings[ask.role],
+                    how,
                     ask.messages,
                     tools=ask.tools,
-                    max_tokens=ask.max_tokens,
-                    temperature=ask.temperature,
-                    stop_sequences=ask.stop_sequences,
+                    takes_tools=isinstance(how.formatter, ConversationFormatter) or model.backend == "scripted",
+                    max_tokens=own.max_tokens if own and ask.max_tokens is None else ask.max_tokens,
+                    temperature=own.temperature if own and ask.temperature is None else ask.temperature,
+                    stop_sequences=own.stop_sequences if own and ask.stop_sequences is None else ask.stop_sequences,
+                    grammar=None if own is None else own.grammar,
                     repetition=ask.repetition,
                 )
 
-            def reply_of(role: str, answer: Answer) -> Reply:
+            def reply_of(role: str, request: Request, answer: Answer) -> Reply:
                 opening, closing = project.model(models[role]).reasoning_tags
-                part = split_reasoning(answer["text"][0], tags=(opening, closing))
+                part = split_reasoning(answer["text"][0], prompt=request.prompt, tags=(opening, closing))
                 calls = [_call_of(text) for text in (answer.get("tool_calls") or [[]])[0]]
                 reasoning = (answer.get("server_reasoning") or [None])[0] or part.reasoning
-                return Reply(text=part.answer, tool_calls=calls, finish_reason=answer["finish_reason"][0], reasoning=reasoning)
+                reason = "reasoning" if part.is_cut else answer["finish_reason"][0]
+                return Reply(text=part.answer, tool_calls=calls, finish_reason=reason, reasoning=reasoning)
 
             episodes = Episodes(
                 task,
                 tools_of(task.TOOLS, task.NAME),
                 journal,
-                request_of=request_of,
+                request_of=request_to,
                 reply_of=reply_of,
                 roles=settings.roles,
                 seed=settings.seed,
@@ -138,8 +158,10 @@ class EpisodeAsker:
             try:
                 ask = self._answers_of(partition, models, episodes)
                 found = episodes.run(samples, recorded, ask)
-                for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes"):
+                for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes", least=0):
                     ended[end.sample_id] = _ended(row_of[end.sample_id], end, self._asked.version)
+                if episodes.failure and self._askers[partition.model][1].run.failure is None:
+                    raise DataError(f"eval {partition.eval_name}: a model of its `roles` cannot be asked: {episodes.failure}")
                 if not episodes.failure:
                     for row in rows:
                         found_end = ended.pop(row["sample_id"]) if row["sample_id"] in ended else None
@@ -233,7 +255,7 @@ def _ended(row: PromptRow, end: EpisodeEnd | None, model_version: str) -> EndedE
     if end is None:
         empty = response_row(row["request_id"], ModelResponse(error=row["error"]), model_version)
         return EndedEpisode(row=row, answers=(), whole=cast(Answer, empty), course="", episode=json.dumps(_EMPTY))
-    got = [(each.name, each.key) for each in end.effects if each.kind == "ask"]
+    got = list(dict.fromkeys((each.name, each.key) for each in end.effects if each.kind == "ask"))
     answers = [end.answers[key] for key in got if key[0] == SUBJECT and key in end.answers]
     all_answers = [end.answers[key] for key in got if key in end.answers]
     made = ModelResponse(error=end.error or "the episode has no answer")
@@ -252,6 +274,7 @@ def _ended(row: PromptRow, end: EpisodeEnd | None, model_version: str) -> EndedE
         answers=[cast(Answer, {**each, "input_token_ids": [], "output_token_ids": []}) for each in answers],
         whole=whole,
         course=stable_hash([end.status, course]),
+        reply=end.reply,
         episode=json.dumps(_shown(end), ensure_ascii=False),
     )
 

@@ -271,7 +271,7 @@ class Asker:
                 flusher = ResponseFlusher(self._model.cache, self._model.run_id)
                 self._flusher = stack.enter_context(flusher)
                 stack.enter_context(self._model.cache.searched_often(flusher))
-            self._session = stack
+            self._session, self._memory = stack, None
             try:
                 yield
             finally:

@@ -203,6 +203,9 @@ def _run_episodes(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], loo
             try:
                 for ended in episodes.ended(plan.partition, _prompts(plan, None)):
                     response = {**_response_row(plan.partition, ended.row, ended.whole), "episode": ended.episode}
+                    if ended.reply is not None:  # its reasoning is split off
+                        response |= {"text_post_processed": [ended.reply.text], "reasoning": [ended.reply.reasoning]}
+                        response["finish_reason"] = [ended.reply.finish_reason]
                     plan.rows.add({**response, "retryable": bool(ended.whole.get("retryable")), COURSE: ended.course})
                     plan.counts.add_episode(ended.answers, ended.whole, cast(ResponseRow, response), asker)
                 plan.rows.settle()

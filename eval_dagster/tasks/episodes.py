@@ -119,7 +119,7 @@ class Tools(Protocol):
         """Call a tool. The message that comes back has its result, or `Error:` with its exception or what is wrong with the call."""
         ...
 
-    def instance(self, of: type[Any]) -> Any:
+    def instance(self, of: type[Any]) -> Awaitable[Any]:
         """The object of a class of `TOOLS` in this episode, with all calls so far: for scoring its state when the episode ends."""
         ...
 

@@ -35,13 +35,13 @@ class World:
 
     def run(self, task: type[EpisodeTask[Any]], count: int = 1, roles: Sequence[str] = ()) -> dict[str, EpisodeEnd]:
         """Run episodes of a task about the numbers from 1, and return how each ended."""
-        journal = EpisodeJournal(self._folder, task.__name__)
+        journal = EpisodeJournal(self._folder, task.__name__, {str(number): "" for number in range(1, count + 1)})
         episodes = Episodes(
             task(),
             tools_of(task.TOOLS, task.__name__),
             journal,
             request_of=self._request,
-            reply_of=lambda _, answer: _reply(answer),
+            reply_of=lambda _role, _request, answer: _reply(answer),
             roles=roles,
             seed=0,
             at_once=100,
@@ -51,7 +51,7 @@ class World:
             (each.name, each.key): self.answers[each.key]
             for effects in recorded.values()
             for each in effects.values()
-            if each.key in self.answers
+            if each.key in self.answers and not self.answers[each.key].get("retryable")
         }
         try:
             return {end.sample_id: end for end in episodes.run(samples(count), recorded, self._ask)}
@@ -71,6 +71,8 @@ class World:
             if self.stops_after is not None and sum(self.asked.values()) >= self.stops_after:
                 raise KeyboardInterrupt
             name = request.request_id
+            if name in self.answers and not self.answers[name].get("retryable"):
+                continue  # it is in the cache
             self.asked[name] += 1
             said = self.speak(self._asks[name])
             if isinstance(said, Reply):

@@ -249,12 +249,16 @@ def test_an_ask_cannot_be_cancelled(tmp_path: Path) -> None:
     assert "an ask was cancelled" in str(end.error)
 
 
+class Killed(BaseException):
+    """Stands for the end of a process while it sends."""
+
+
 @effect
 def send(text: str) -> str:
     """Send a text."""
     SENT.append(text)
     if text == "stop":
-        raise SystemExit  # as a process that is killed while it sends
+        raise Killed
     return f"sent {text}"
 
 
@@ -278,7 +282,7 @@ def test_an_effect_happens_once(tmp_path: Path) -> None:
 
 def test_an_effect_that_may_have_happened_is_not_repeated(tmp_path: Path) -> None:
     world = World(tmp_path, lambda ask: says("", send='{"text": "stop"}'))
-    with pytest.raises(SystemExit):
+    with pytest.raises(Killed):
         world.run(Sending)
     [end] = world.run(Sending).values()
     assert SENT == ["stop"]
@@ -340,6 +344,167 @@ def test_roles_are_models_of_their_own(tmp_path: Path) -> None:
     assert "the episode has no role 'judge'; it has: subject, user; name its model in evals.yaml" in str(end.error)
 
 
+def test_calls_of_one_object_come_one_after_the_other(tmp_path: Path) -> None:
+    class Slow(Counter):
+        def add(self, number: int = 1) -> int:
+            """Add a number, slowly."""
+            before = self.value
+            time.sleep(random.random() / 50)
+            self.value = before + number
+            return self.value
+
+        async def later(self) -> int:
+            """Add a number later."""
+            before = self.value
+            await asyncio.gather(asyncio.sleep(0.01), asyncio.sleep(0.02))
+            self.value = before + 1
+            return self.value
+
+    class Gathering(Told):
+        TOOLS = (Slow,)
+
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            calls = [ToolCall(call_id=str(n), name="later" if n % 2 else "add", arguments_text="{}") for n in range(6)]
+            results = await asyncio.gather(*(tools.call(call) for call in calls))
+            await roles.subject.ask(sample.messages)
+            made = await tools.instance(Slow)
+            return f"{sorted(result.content for result in results)} {made.value}"
+
+    world = World(tmp_path, lambda _: says("yes"))
+    for _ in range(2):
+        [end] = world.run(Gathering).values()
+        assert end.reply is not None, end.error
+        assert end.reply.text == "['1', '2', '3', '4', '5', '6'] 6"
+
+
+def test_a_request_that_failed_for_a_while_is_asked_again_with_what_follows(tmp_path: Path) -> None:
+    class Careful(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            try:
+                verdict = (await roles.judge.ask(sample.messages)).text
+            except AnswerError:
+                verdict = "unknown"
+            return (await roles.subject.ask([Message(Role.USER, verdict)])).text
+
+    down = [True]
+
+    def speak(ask: Ask) -> Reply | ModelResponse:
+        if ask.role == "judge" and down:
+            return ModelResponse(error="ServerError: status 500", retryable=True)
+        return says(f"{ask.role} {ask.messages[0].content}")
+
+    world = World(tmp_path, speak)
+    [first] = world.run(Careful, roles=["judge"]).values()
+    assert first.reply is not None
+    assert (first.status, first.reply.text, first.retryable) == ("done", "subject unknown", True)
+    down.clear()
+    [second] = world.run(Careful, roles=["judge"]).values()
+    assert second.reply is not None
+    assert (second.status, second.reply.text, second.retryable) == ("done", "subject judge Count to 1.", False)
+
+
+def test_an_effect_after_a_failure_is_not_repeated(tmp_path: Path) -> None:
+    class Careful(Told):
+        TOOLS = (send,)
+
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            try:
+                await roles.judge.ask(sample.messages)
+            except AnswerError as error:
+                sent = await tools.call(ToolCall(call_id="", name="send", arguments_text=f'{{"text": "{error}"}}'))
+                return sent.content
+            return "no failure"
+
+    world = World(tmp_path, lambda _: ModelResponse(error="down", retryable=True))
+    ends = [world.run(Careful, roles=["judge"])["1"] for _ in range(2)]
+    assert [end.reply and end.reply.text for end in ends] == ["sent down", "sent down"]
+    assert [end.retryable for end in ends] == [False, False]
+    assert SENT == ["down"]
+
+
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_an_episode_that_goes_round_in_circles_ends(tmp_path: Path, is_caught: bool) -> None:
+    class Circling(Told):
+        MAX_TURNS = 5
+
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            while True:
+                try:
+                    await roles.judge.ask(sample.messages)
+                except Exception:
+                    if not is_caught:
+                        raise
+
+    world = World(tmp_path, lambda _: ModelResponse(error="RefusalError: no") if is_caught else says("yes"))
+    [end] = world.run(Circling, roles=["judge"]).values()
+    assert end.status == "error"
+    assert "asks and calls more than 100 times" in str(end.error)
+
+
+def test_a_tool_that_ends_the_process_ends_its_call(tmp_path: Path) -> None:
+    def leave() -> str:
+        """Leave."""
+        raise SystemExit(3)
+
+    async def leave_later() -> str:
+        """Leave later."""
+        await asyncio.sleep(0)
+        raise SystemExit(4)
+
+    class Leaving(Told):
+        TOOLS = (leave, leave_later)
+
+    def speak(ask: Ask) -> Reply:
+        told = [message.content for message in ask.messages if message.role is Role.TOOL]
+        return says("|".join(told)) if told else says("", leave="{}", leave_later="{}")
+
+    [end] = World(tmp_path, speak).run(Leaving).values()
+    assert end.reply is not None
+    assert end.reply.text == "Error: 3|Error: 4"
+
+
+def test_the_error_of_a_branch_is_shown_rather_than_the_end_of_its_neighbours(tmp_path: Path) -> None:
+    class Failing(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            async def fail() -> None:
+                await asyncio.sleep(0.01)
+                raise ValueError("mine")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                for number in range(3):
+                    group.create_task(self.asked(roles, number))
+            return "never"
+
+        async def asked(self, roles: Roles, number: int) -> None:
+            await roles.subject.ask([Message(Role.USER, str(number))])
+
+    def slow(_: Ask) -> Reply:
+        time.sleep(0.2)
+        return says("late")
+
+    [end] = World(tmp_path, slow).run(Failing).values()
+    assert str(end.error).startswith("ValueError: mine")
+
+
+def test_branches_have_conversations_of_their_own(tmp_path: Path) -> None:
+    class Two(Told):
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            async def talk(name: str) -> str:
+                messages: list[Message] = [Message(Role.USER, f"{name} hello")]
+                for number in range(2):
+                    answer = await roles.subject.ask(messages)
+                    messages += [answer.message, Message(Role.USER, f"{name} more {number}")]
+                return name
+
+            return " ".join(await asyncio.gather(talk("A"), talk("B")))
+
+    [end] = World(tmp_path, lambda ask: says(f"re {ask.messages[-1].content}")).run(Two).values()
+    kept = [(each.details["kept"], each.details["new_messages"]) for each in end.effects]
+    assert [number for number, _ in kept] == [0, 0, 0, 0], "each request follows one of the other branch"
+    assert [message["content"] for message in kept[2][1]] == ["A hello", "re A hello", "A more 0"]  # type: ignore[index, attr-defined]
+
+
 def test_definitions_of_tools_have_types_and_descriptions() -> None:
     def find(place: str, most: int = 3, kinds: list[str] | None = None) -> list[str]:
         """Find something.
@@ -363,6 +528,28 @@ def test_definitions_of_tools_have_types_and_descriptions() -> None:
         tools_of([untyped], "T")
     with pytest.raises(TaskDefinitionError, match="two tools of the name 'find'"):
         tools_of([find, find], "T")
+
+    class Marked:
+        @effect
+        def send(self, text: str) -> str:
+            """Send."""
+            return text
+
+        @staticmethod
+        def helper(text: str) -> str:
+            return text
+
+    with pytest.raises(TaskDefinitionError, match="the method send of Marked is marked by `effect`; expected a function"):
+        tools_of([Marked], "T")
+    with pytest.raises(TaskDefinitionError, match="expected functions and classes"):
+        tools_of([print], "T")
+
+    def unknown(place: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F821
+        """Nothing."""
+        return ""
+
+    with pytest.raises(TaskDefinitionError, match="a type hint of the tool unknown is not known"):
+        tools_of([unknown], "T")
 
 
 def test_arguments_keep_the_text_of_the_model() -> None:

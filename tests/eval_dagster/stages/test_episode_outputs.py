@@ -133,10 +133,11 @@ def test_episodes_are_rows_and_relations(shop: Shop) -> None:
     assert [tuple(row.values()) for row in calls] == [("0.5", None, 4), ("Error: 'plum'", "KeyError: 'plum'", 4)]
     puts = read_rows(project.lake, "select max(result) as most from tool_calls where name = 'put' group by sample_id order by most")
     assert [row["most"] for row in puts] == ["1", "2", "3", "4"], "each episode has a basket of its own"
-    of_first = "from turns semi join (from episodes where result = '1') using (sample_id)"
-    turns = read_rows(project.lake, f"select n_kept, new_messages, text {of_first} order by number")
+    of_first = "from {} semi join (from episodes where result = '1') using (sample_id)"
+    turns = read_rows(project.lake, f"select n_kept, new_messages, text {of_first.format('turns')} order by number")
     assert [row["n_kept"] for row in turns] == [0, 2, 5]
-    assert json.loads(turns[1]["new_messages"])[1] == {"role": "tool", "content": "Error: 'plum'", "tool_call_id": "c0t0n1"}
+    [called] = [row["call_id"] for row in read_rows(project.lake, f"select call_id {of_first.format('tool_calls')} where number = 2")]
+    assert json.loads(turns[1]["new_messages"])[1] == {"role": "tool", "content": "Error: 'plum'", "tool_call_id": called}
     values = read_rows(project.lake, "select value from scores where metric = 'calls' order by value")
     assert [row["value"] for row in values] == [3, 4, 5, 6]
 
@@ -201,6 +202,7 @@ def test_another_model_is_a_role(shop: Shop) -> None:
     [
         ("{judge: nobody}", "shop.py:Shop", "roles.judge: unknown model 'nobody'"),
         ("{subject: talker}", "shop.py:Shop", "subject is the evaluated model; expected another name"),
+        ("{judge: talker}, num_samples: 3", "shop.py:Shop", "found num_samples 3; expected 1"),
         ("{judge: talker}", "arithmetic", "is not an EpisodeTask"),
     ],
 )
@@ -210,6 +212,29 @@ def test_roles_that_cannot_be_are_found_before_a_run(
     assert shop
     project = open_project(CONFIG.replace("task: shop.py:Shop", f"task: {task}, roles: {roles}"))
     assert message in str(project.problems(["shop"], ["shopper"]))
+
+
+def test_a_changed_setting_is_not_a_broken_rule(shop: Shop, tmp_path: Path) -> None:
+    """The journal of a run that did not end well stays. Other settings ask anew."""
+    failing = MODEL.replace(
+        "    def shopper(request):\n",
+        """    def shopper(request):
+        if "apples: 2" in request.prompt and Path(__file__).with_name("down").exists():
+            raise OSError("down")
+""",
+    )
+    shop.write("model.py", failing)
+    (tmp_path / "down").touch()
+    project, counts, _ = shop.run()
+    assert counts["retryable_errors"] == 1
+    assert list((tmp_path / "home" / "episodes").rglob("*.journal"))
+    shop.asked()
+    (tmp_path / "down").unlink()
+    project, counts, failure = shop.run(CONFIG.replace('shopper"}', 'shopper", generation: {max_tokens: 500}}'))
+    assert not failure
+    assert [row["status"] for row in read_rows(project.lake, "select status from episodes")] == ["done"] * 4
+    assert counts["errors"] == 0
+    assert not list((tmp_path / "home" / "episodes").rglob("*.journal"))
 
 
 class _Chat(BaseHTTPRequestHandler):

@@ -1,0 +1,99 @@
+"""The objects of the tools of an episode."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Protocol
+
+from eval_dagster.episodes.recording import Effect, EpisodeChangedError, Place, in_order
+from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, failed, succeeded
+from eval_dagster.records import ToolCall
+
+
+class Callers(Protocol):
+    """How tools are called."""
+
+    tools: Mapping[str, Tool]
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """The value of a function that is called in a thread."""
+        ...
+
+    async def apart(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """The value of a coroutine whose tasks are not branches of the episode."""
+        ...
+
+
+class Owner(Protocol):
+    """The episode that has the objects."""
+
+    recorded: dict[Place, Effect]
+
+    @property
+    def of(self) -> Callers:
+        """Calls its tools."""
+        ...
+
+    def fail(self, error: Exception) -> BaseException:
+        """End the episode. Returns what is to be raised."""
+        ...
+
+
+class State:
+    """The objects of the stateful tools of an episode. They are rebuilt by the recorded calls when they are needed."""
+
+    def __init__(self, episode: Owner) -> None:
+        self._episode = episode
+        self._objects: dict[type[Any], Any] = {}
+        self._locks: dict[type[Any] | None, asyncio.Lock] = {}
+
+    def lock(self, tool: Tool) -> AbstractAsyncContextManager[None]:
+        """Let the calls of an object come one after the other, in the order of their numbers."""
+        return nullcontext() if tool.owner is None else self._locks.setdefault(tool.owner, asyncio.Lock())
+
+    async def instance(self, of: type[Any]) -> Any:
+        """The object of a class, with all recorded calls."""
+        if of not in self._objects:
+            made = of()
+            for effect in in_order(self._episode.recorded.values()):
+                tool = self._episode.of.tools.get(effect.name) if effect.kind == "tool" else None
+                if tool is None or tool.owner is not of or effect.value is None:
+                    continue
+                call = ToolCall(call_id="", name=effect.name, arguments_text=effect.key)
+                arguments = arguments_of(self._episode.of.tools, call)
+                if not isinstance(arguments, Outcome):
+                    again = await self._outcome(tool, arguments, made)
+                    if again != effect.value:
+                        raise self._episode.fail(EpisodeChangedError(f"{changed(tool, effect.value, again)}, after the same calls"))
+            self._objects[of] = made
+        return self._objects[of]
+
+    async def live(self, tool: Tool, arguments: Mapping[str, object]) -> Outcome:
+        """Call a tool."""
+        return await self._outcome(tool, arguments, None if tool.owner is None else await self.instance(tool.owner))
+
+    async def _outcome(self, tool: Tool, arguments: Mapping[str, object], owner: Any) -> Outcome:
+        own = () if tool.owner is None else (owner,)
+        if asyncio.iscoroutinefunction(tool.function):
+            return await self._episode.of.apart(_awaited(tool.function(*own, **arguments)))
+        found: Outcome = await self._episode.of.in_thread(lambda: _called(lambda: tool.function(*own, **arguments)))
+        return found
+
+
+def changed(tool: Tool, before: Outcome, now: Outcome) -> str:
+    """How a result of a tool differs from the recorded one."""
+    return f"the tool {tool.name} gave {before.result[:200]!r} before, and gives {now.result[:200]!r} now"
+
+
+async def _awaited(called: Awaitable[Any]) -> Outcome:
+    try:
+        return succeeded(await called)
+    except (Exception, SystemExit) as error:
+        return failed(error)
+
+
+def _called(function: Callable[[], Any]) -> Outcome:
+    try:
+        return succeeded(function())
+    except (Exception, SystemExit) as error:
+        return failed(error)
