@@ -12,9 +12,10 @@ PYTHON ?= python3
 # driver, unless pip has an index of its own, such as a mirror, which then decides.
 TORCH ?= auto
 TORCH_CPU ?= https://download.pytorch.org/whl/cpu
-# pytest workers; one worker runs a whole test file. Many tests wait for servers and clocks, so five workers help even on two cores. Long
-# files start first. Each worker uses one core.
-WORKERS ?= 5
+# pytest workers; one worker runs a whole test file. Many tests wait for servers and clocks, so there is one worker more than there are cores.
+# On two busy cores, 25 files took 464 s with three workers and 512 s with five, which need 30 processor seconds each to start and make tests
+# wait for each other's servers. Long files start first. Each worker uses one core.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(5, (os.cpu_count() or 1) + 1))')
 # Tests start hundreds of processes. They need bytecode caching, which some environments disable.
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
