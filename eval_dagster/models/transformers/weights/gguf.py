@@ -3,6 +3,7 @@
 The folder holds the checksum of each of its files.
 """
 
+import functools
 import io
 import json
 import shutil
@@ -179,6 +180,19 @@ def _alone(file: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """Give transformers one reader of a file. It asks for three, for tokenizer, configuration and weights, which take seconds each."""
+    import gguf
+
+    reader = gguf.GGUFReader
+    vars(gguf)["GGUFReader"] = functools.cache(reader)
+    try:
+        yield
+    finally:
+        vars(gguf)["GGUFReader"] = reader
+
+
 def _save_tokenizer(file: Path, folder: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -195,7 +209,7 @@ def _convert(file: Path, folder: Path) -> None:
 
     from eval_dagster.models.transformers.weights.loading import from_folder, quiet
 
-    with _alone(file) as place, quiet():
+    with _alone(file) as place, _read_once(), quiet():
         tokenizer = from_folder(AutoTokenizer, place, gguf_file=file.name)
         source, report = from_folder(AutoModelForCausalLM, place, gguf_file=file.name, dtype=torch.float32, output_loading_info=True)
         if report["missing_keys"]:
