@@ -39,11 +39,11 @@ ARROWS = {
     "tracking": "addresses errors records stores texts",
     "models.transformers.weights": "config errors lake.remote progress stores versions",
     "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
-    "project": "addresses checkpoints config datasets episodes errors lake.files lake.remote models models.pooled records stores "
+    "episodes": "errors lake.tables records tasks users_code versions",
+    "project": "addresses checkpoints config datasets episodes errors lake.files lake.remote models models.pooled stores "
     "task_files tasks texts tracking users_code",
     "remembered": "config lake.files lake.remote project stores",
     "statistics": "records",
-    "episodes": "errors lake.tables records tasks users_code versions",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables statistics stores versions",
     "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
     "lake.lineage": "errors lake.files lake.format versions",
