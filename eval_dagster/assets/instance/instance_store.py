@@ -21,6 +21,7 @@ import yaml
 
 from eval_dagster.dagster_internals.instances import (
     SQLITE_BUSY_TIMEOUT_SECONDS,
+    AssetKeyTable,
     InMemoryRunStorage,
     SqliteEventLogStorage,
     SqliteRunStorage,
@@ -159,6 +160,7 @@ def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
         "_connect": connections.connect,
         "has_table": functools.cache(storage.has_table),
         "_has_asset_key_col_on_connection": connections.has_asset_column,
+        "_store_asset_event": connections.store_asset_event,
     }
     vars(storage).update(methods)
     try:
@@ -177,6 +179,7 @@ class _Connections:
         self._engines: dict[str, tuple[sa.Engine, int | None]] = {}
         """For each file its engine, and its inode when the engine was made."""
         self._has_asset_column = storage._has_asset_key_col_on_connection
+        self._store_asset_event = storage._store_asset_event
         self._asset_columns: dict[str, bool] = {}
 
     @contextmanager
@@ -190,6 +193,16 @@ class _Connections:
         if name not in self._asset_columns:
             self._asset_columns[name] = self._has_asset_column(connection, name)
         return self._asset_columns[name]
+
+    def store_asset_event(self, connection: sa.Connection, event: dg.EventLogEntry, event_id: int) -> None:
+        """Keep an event as the newest one of its asset. The method of Dagster's storage tries to insert the asset anew each time."""
+        key = event.dagster_event.asset_key if event.dagster_event else None
+        if key is None:
+            return
+        values = self._storage._get_asset_entry_values(event, event_id, self._storage._has_asset_key_index_cols_on_connection(connection))
+        known = AssetKeyTable.update().where(AssetKeyTable.c.asset_key == key.to_string())
+        if values and not connection.execute(known.values(**values)).rowcount:
+            self._store_asset_event(connection, event, event_id)
 
     def close(self) -> None:
         """Close all connections."""
