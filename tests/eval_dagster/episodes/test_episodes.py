@@ -225,7 +225,7 @@ def test_time_and_chance_of_an_episode_are_recorded(tmp_path: Path) -> None:
     world = World(tmp_path, lambda ask: says(ask.messages[0].content))
     first = world.run(Timed, 2)
     again = world.run(Timed, 2)
-    assert [end.reply for end in first.values()] == [end.reply for end in again.values()]
+    assert {name: end.reply for name, end in first.items()} == {name: end.reply for name, end in again.items()}
     texts = [end.reply.text.split()[1:] for end in first.values() if end.reply]
     assert len({number for text in texts for number in text}) == 4
 
