@@ -1,15 +1,15 @@
-"""One episode: the task's function with what it is told by models and tools, live or replayed."""
+"""Runs one episode: calls the task's function, and answers what it asks of models and tools, live or from the record."""
 
 import asyncio
-import contextvars
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Literal, Protocol
 
+from eval_dagster.episodes.branches import ROOT, begin_branches, next_place
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order, replayable
 from eval_dagster.episodes.state import State, changed
 from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions
@@ -22,11 +22,8 @@ from eval_dagster.users_code import raised_at
 from eval_dagster.versions.hashes import stable_hash
 
 Status = Literal["done", "turns", "error", "interrupted"]
-_ROOT = "0"
-"""The path of the branch in which an episode begins."""
 _EFFECTS_OF_TURN = 20
 """An episode may do so many times `MAX_TURNS` things, so that one that goes round in circles ends."""
-_branch: contextvars.ContextVar["_Branch | None"] = contextvars.ContextVar("branch", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class EpisodeEnd:
     error: str | None = None
     retryable: bool = False
     effects: Sequence[Effect] = ()
-    """What it did, in order."""
+    """Its asks and calls, in order."""
     answers: Mapping[tuple[str, str], Answer] = field(default_factory=dict)
     """The answers that it got, by role and request id."""
     replies: Mapping[Place, Turn] = field(default_factory=dict)
@@ -85,58 +82,8 @@ class _OverError(BaseException):
     """An episode has ended. Raised where its code asks or calls something more; no code of users may catch it."""
 
 
-class _Branch:
-    """A branch of an episode: a task of asyncio. Its places are counted in it, so that the order of branches does not matter."""
-
-    def __init__(self, episode: "Episode", path: str = _ROOT) -> None:
-        self.episode = episode
-        self._path = path
-        self._children = 0
-        self._places = 0
-
-    def place(self) -> Place:
-        """The next place."""
-        self._places += 1
-        return f"{self._path}:{self._places - 1}"
-
-    def child(self) -> "_Branch":
-        """The next branch of this one."""
-        self._children += 1
-        return _Branch(self.episode, f"{self._path}.{self._children - 1}")
-
-
-def branching(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None, **options: Any
-) -> "asyncio.Task[Any]":
-    """Make a task of asyncio. One that is made within an episode is a branch of it."""
-    branch = _branch.get()
-    own = context or contextvars.copy_context()
-    if branch is None:
-        return asyncio.Task(coroutine, loop=loop, context=own, **options)
-    own.run(_branch.set, branch.child())
-    task = asyncio.Task(coroutine, loop=loop, context=own, **options)
-    branch.episode.tasks.add(task)
-    task.add_done_callback(branch.episode.tasks.discard)
-    return task
-
-
-async def apart(coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """The value of a coroutine whose tasks are not branches of an episode."""
-    context = contextvars.copy_context()
-    context.run(_branch.set, None)
-    return await context.run(asyncio.get_running_loop().create_task, coroutine)
-
-
-def _place() -> Place:
-    """The next place of the current branch."""
-    branch = _branch.get()
-    if branch is None:
-        raise RuntimeError("an episode asks its models and calls its tools in its own code; expected no ask or call within a tool")
-    return branch.place()
-
-
 class Host(Protocol):
-    """What an episode needs of the run of all episodes."""
+    """The run of all episodes, as one episode uses it."""
 
     task: EpisodeTask[Any]
     tools: Mapping[str, Tool]
@@ -162,10 +109,6 @@ class Host(Protocol):
         """The value of a function that is called in a thread."""
         ...
 
-    async def apart(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """The value of a coroutine whose tasks are not branches of the episode."""
-        ...
-
 
 class Episode:
     """One episode, live or replayed."""
@@ -179,7 +122,7 @@ class Episode:
         self.answers: dict[tuple[str, str], Answer] = {}
         self.replies: dict[Place, Turn] = {}
         self.fault: BaseException | None = None
-        """What ended it, even if code of users caught it."""
+        """The exception that ended it, even if code of users caught it."""
         self.is_retryable = False
         """Whether a request failed that may be answered later."""
         self._cancelled: BaseException | None = None
@@ -199,7 +142,7 @@ class Episode:
     async def run(self) -> EpisodeEnd:
         """Call the task's function to its end."""
         started = time.monotonic()
-        _branch.set(_Branch(self))
+        begin_branches(self.tasks)
         status: Status = "done"
         reply: Reply | None = None
         error, retryable = None, False
@@ -284,7 +227,7 @@ class Episode:
         request = self.of.request_of(self.sample, ask)
         path = place.partition(":")[0]
         equal = (path, ask.role, request.request_id)
-        repetition = self._asked[equal] + (0 if path == _ROOT else 1 + int(stable_hash(path)[:5], 16))
+        repetition = self._asked[equal] + (0 if path == ROOT else 1 + int(stable_hash(path)[:5], 16))
         self._asked[equal] += 1
         if repetition:
             request = self.of.request_of(self.sample, replace(ask, repetition=repetition))
@@ -447,7 +390,7 @@ class _Role:
             stop_sequences=None if stop_sequences is None else tuple(stop_sequences),
             repetition=0,
         )
-        return self._episode.ask(asked, _place())
+        return self._episode.ask(asked, next_place())
 
 
 class _Roles:
@@ -480,13 +423,13 @@ class _Tools:
         return definitions(self._episode.of.tools)
 
     def call(self, call: ToolCall) -> Awaitable[Turn]:
-        return self._episode.call(call, _place())
+        return self._episode.call(call, next_place())
 
     async def instance(self, of: type[Any]) -> Any:
         return await self._episode.state.instance(of)
 
     def now(self) -> datetime:
-        return self._episode.now(_place())
+        return self._episode.now(next_place())
 
     def random(self) -> Random:
-        return Random(stable_hash([self._episode.of.seed, self._episode.sample.sample_id, _place()]))  # noqa: S311
+        return Random(stable_hash([self._episode.of.seed, self._episode.sample.sample_id, next_place()]))  # noqa: S311

@@ -13,7 +13,7 @@ from eval_dagster.lake.tables.rows import message_fields
 from eval_dagster.records import Message
 
 Place = str
-"""Where an episode is: the numbers of the branches (tasks of asyncio) that led there, and of the effect in its branch: `0.2:5`."""
+"""The place of an effect: the numbers of the branches (tasks of asyncio) that led there, and of the effect in its branch: `0.2:5`."""
 
 
 class EpisodeChangedError(Exception):
@@ -36,7 +36,7 @@ class Effect:
     """The result of a tool, the time, or the failure of a request that may be answered later. Null while it is under way, and for an
     answered request, whose answer is in the response cache."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """What tables show of it."""
+    """Further fields of its rows."""
 
 
 class EpisodeJournal:

@@ -8,14 +8,15 @@ import contextvars
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from eval_dagster.episodes.episode import Episode, EpisodeEnd, ReplyOf, RequestOf, apart, branching
+from eval_dagster.episodes.branches import branching
+from eval_dagster.episodes.episode import Episode, EpisodeEnd, ReplyOf, RequestOf
 from eval_dagster.episodes.recording import Effect, EpisodeJournal, Place
-from eval_dagster.episodes.tools import Outcome, Tool
+from eval_dagster.episodes.tools import Tool
 from eval_dagster.errors import DataError
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.records import SUBJECT, Request
@@ -116,10 +117,6 @@ class Episodes:
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """The value of a function that is called in a thread, in the context of its branch."""
         return await self._loop.run_in_executor(self._threads, contextvars.copy_context().run, function)
-
-    async def apart(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """The value of a coroutine whose tasks are not branches of an episode."""
-        return await apart(coroutine)
 
     def _work(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
         asyncio.set_event_loop(self._loop)

@@ -1,10 +1,11 @@
 """The objects of the tools of an episode."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
+from eval_dagster.episodes.branches import apart
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, Place, in_order
 from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, failed, succeeded
 from eval_dagster.records import ToolCall
@@ -17,10 +18,6 @@ class Callers(Protocol):
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """The value of a function that is called in a thread."""
-        ...
-
-    async def apart(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """The value of a coroutine whose tasks are not branches of the episode."""
         ...
 
 
@@ -75,7 +72,7 @@ class State:
     async def _outcome(self, tool: Tool, arguments: Mapping[str, object], owner: Any) -> Outcome:
         own = () if tool.owner is None else (owner,)
         if asyncio.iscoroutinefunction(tool.function):
-            return await self._episode.of.apart(_awaited(tool.function(*own, **arguments)))
+            return await apart(_awaited(tool.function(*own, **arguments)))
         found: Outcome = await self._episode.of.in_thread(lambda: _called(lambda: tool.function(*own, **arguments)))
         return found
 

@@ -16,7 +16,7 @@ class Step:
     text: str
     is_call: bool = False
     error: str | None = None
-    """What went wrong. Null if nothing did."""
+    """The error. Null if there is none."""
     seconds: float | None = None
 
 

@@ -143,7 +143,7 @@ class EpisodeTask(BaseTask[SubjectType]):
 
     RESPONSE_TYPE: ClassVar[ResponseType] = ResponseType.COMPLETION
     TOOLS: ClassVar[Sequence[Callable[..., Any] | type[Any]]] = ()
-    """What a model may call: functions with type hints and a docstring, or classes, of which each episode has an object, with its public
+    """The tools of the model: functions with type hints and a docstring, or classes, of which each episode has an object, with its public
     methods. A function has no effect of its own, unless it is marked by `effect`."""
     MAX_TURNS: ClassVar[int] = 50
     """Most requests of an episode to the evaluated model. The episode ends there with the last answer, and the status `turns`."""

@@ -257,7 +257,7 @@ class _StoredIds:
     """The ids of the answers in the files of a cache. Each file is read once."""
 
     _BYTES = 16
-    """Bytes of an id that are held. Ids that share them are told apart by the files."""
+    """Bytes of an id that are held. Longer ids may be equal in them, and then the files are read."""
 
     def __init__(self) -> None:
         self._of: dict[Path, np.ndarray[Any, Any]] = {}
