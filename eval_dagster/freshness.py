@@ -26,6 +26,7 @@ from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
+from eval_dagster.stages.episodes import is_episodic
 from eval_dagster.stages.metrics import plan_metrics
 from eval_dagster.stages.outputs import cached_answers, plan_outputs
 from eval_dagster.stages.partition import STAGES, AskedPrompts, Partition, Plan, require_execution, sound_current
@@ -386,7 +387,9 @@ class _Look:
             cached = cached_answers(self._partition, self._rendered[0], self._model.version)
             sent = set(cached.unanswered) - self._model.owned
             self._model.owned.update(sent)
-            self._requests, self._output_version = len(sent), cached.version
+            # Of an episode, the answers decide how often it asks.
+            self._requests = None if is_episodic(self._partition) else len(sent)
+            self._output_version = cached.version
         return _cell("model_outputs", plan, self._cells)
 
     def _scores(self) -> Cell:

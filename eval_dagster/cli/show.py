@@ -15,6 +15,7 @@ from eval_dagster.records import GenerationSettings, Role
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.shown_prompts import shown_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
+from eval_dagster.tasks.episodes import EpisodeTask
 from eval_dagster.texts.figures import did_you_mean
 
 _UNKNOWN = "checked on load"
@@ -129,6 +130,9 @@ def show_prompt(
     for number, prompt in zip(found, prompts.at(found), strict=True):
         named = f"{prompt.sample_name}, {prompt.sample_id}" if prompt.sample_name else prompt.sample_id
         print_prompt(prompt, f"{eval_name} · {model} · sample {number} ({named})", num_fewshot=project.num_fewshot(eval_name))
+        if issubclass(task := project.task(eval_name), EpisodeTask):
+            tools = ", ".join(each.__name__ for each in task.TOOLS) or "none"
+            out.print(f"{'episode':<14}it begins with this; at most {task.MAX_TURNS} requests; tools: {tools}", soft_wrap=True)
 
 
 def print_prompt(prompt: RenderedPrompt, title: str, *, num_fewshot: int) -> None:

@@ -214,6 +214,18 @@ def test_roles_that_cannot_be_are_found_before_a_run(
     assert message in str(project.problems(["shop"], ["shopper"]))
 
 
+def test_nobody_says_how_many_requests_an_episode_will_send(
+    shop: Shop, cli_in: Callable[[Path], Callable[..., str]], tmp_path: Path
+) -> None:
+    shop.run()
+    cli = cli_in(tmp_path)
+    assert "A run would make nothing" in cli("run", "--dry-run", "--eval", "shop", "--model", "shopper")
+    shop.write("shop.py", TASK.replace("len(self.items)", "10 * len(self.items)"))
+    told = cli("run", "--dry-run", "--eval", "shop", "--model", "shopper")
+    assert "requests would be sent for those that are known (1 are not)" in told
+    assert "at most 50 requests; tools: Basket, price" in cli("show", "shop", "--model", "shopper")
+
+
 def test_a_changed_setting_is_not_a_broken_rule(shop: Shop, tmp_path: Path) -> None:
     """The journal of a run that did not end well stays. Other settings ask anew."""
     failing = MODEL.replace(
