@@ -293,7 +293,7 @@ class DeletedCheckpoint(ModelHandle):
         """Raise `NotEvaluatedError`."""
         raise NotEvaluatedError(self._reason)
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:  # noqa: ARG002
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:  # noqa: ARG002
         """Raise `NotEvaluatedError`."""
         raise NotEvaluatedError(self._reason)
 

@@ -33,6 +33,7 @@ class Ask:
     role: str
     messages: Sequence[Message]
     tools: Sequence[str]
+    tool_choice: str
     max_tokens: int | None
     temperature: float | None
     stop_sequences: Sequence[str] | None
@@ -376,6 +377,7 @@ class _Role:
         messages: Iterable[Message],
         *,
         tools: Iterable[str] = (),
+        tool_choice: str = "",
         max_tokens: int | None = None,
         temperature: float | None = None,
         stop_sequences: Iterable[str] | None = None,
@@ -385,6 +387,7 @@ class _Role:
             role=self._name,
             messages=tuple(messages),
             tools=tuple(tools),
+            tool_choice=tool_choice,
             max_tokens=max_tokens,
             temperature=temperature,
             stop_sequences=None if stop_sequences is None else tuple(stop_sequences),

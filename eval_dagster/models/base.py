@@ -86,12 +86,13 @@ class ModelHandle(Protocol):
         """The text that stands for one image in a plain prompt. Raises `ModelError` if the model takes no images."""
 
     @abstractmethod
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:
         """Render messages by the model's own template; a last assistant message is left open, to be continued.
 
         Args:
             messages: The conversation.
             images: Images that stand before the text of the last user turn.
+            tools: Definitions of the tools that the model may call, as JSON. They are given only if there are some.
 
         Raises:
             ModelError: The model has no chat template, or takes no images and there are some.

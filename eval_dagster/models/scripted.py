@@ -99,7 +99,7 @@ class ScriptedHandle(ModelHandle):
         """The mark of an image in a prompt; a scripted model reads no images."""
         return "<image>"
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:  # noqa: ARG002
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:  # noqa: ARG002
         """Raise `ModelError`: scripted models have no chat template."""
         raise ModelError(f"Model {self.name!r} is scripted and has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
 

@@ -1,10 +1,11 @@
 """Requests for the next message of a conversation, within an episode."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 from eval_dagster.errors import DataError
-from eval_dagster.prompts.formatters import ConversationFormatter
+from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter
 from eval_dagster.prompts.rendering import AskedRow, Rendering, new_request
 from eval_dagster.records import Grammar, Message, Request, Role, Sample, TaskSample, Turn
 from eval_dagster.tasks.samples import TaskRow
@@ -15,7 +16,8 @@ def conversation_request(
     messages: Sequence[Message],
     *,
     tools: Sequence[str] = (),
-    takes_tools: bool = True,
+    tool_choice: str = "",
+    is_scripted: bool = False,
     max_tokens: int | None = None,
     temperature: float | None = None,
     stop_sequences: Sequence[str] | None = None,
@@ -28,7 +30,8 @@ def conversation_request(
         rendering: The task, the format and the settings.
         messages: The whole conversation so far.
         tools: Definitions of the tools that the model may call, as JSON.
-        takes_tools: Whether the model can be told of tools.
+        tool_choice: `required`, `none`, or the name of the tool to be called; empty: as the model likes.
+        is_scripted: Whether a function answers, which sees the tools in the request.
         max_tokens: Most tokens of the answer; the task's own number if not given.
         temperature: The task's temperature; what the model sets in evals.yaml counts more.
         stop_sequences: The task's own if not given.
@@ -36,17 +39,24 @@ def conversation_request(
         repetition: Tells equal sampled requests of a conversation apart.
 
     Raises:
-        DataError: The model takes no tools.
+        DataError: The model cannot be told of tools, or there is nothing to choose.
     """
-    if tools and not takes_tools:
-        raise DataError(
-            f"task {rendering.task.NAME}: this model cannot be told of tools; expected a scripted model, or one behind a server with "
-            "prompt_format: chat"
-        )
+    formatter, sent = rendering.formatter, messages
+    is_sent = isinstance(formatter, ConversationFormatter)
+    if isinstance(formatter, ChatTemplateFormatter) and formatter.takes_tools:
+        rendering = replace(rendering, formatter=formatter.offering(tools))
+    elif tools and not (is_sent or is_scripted):
+        raise DataError(f"task {rendering.task.NAME}: {_NO_TOOLS}")
+    elif not is_sent:
+        sent = without_turns(messages)
+    if tool_choice:
+        _require_choice(tool_choice, tools, grammar)
+    if tool_choice not in ("", "none") and not (is_sent or is_scripted):
+        grammar = _grammar_of_calls(tools, tool_choice)
     row = Sample(sample_id="", content_id="", subject="", split="", row_index=0, row={})
     asked = AskedRow(rendering=rendering, sample=row, row=TaskRow(row), fewshot_set=None)
     made = TaskSample(
-        messages=messages if isinstance(rendering.formatter, ConversationFormatter) else without_turns(messages),
+        messages=sent,
         ground_truth=None,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -63,7 +73,43 @@ def conversation_request(
         generation=settings,
         messages=asked.sent(made),
         tools=tuple(tools),
+        tool_choice=tool_choice,
     )
+
+
+def reads_calls(rendering: Rendering, request: Request) -> bool:
+    """Whether calls of tools are in the text of an answer: the model is told of tools by its own template, not by a server."""
+    return bool(request.tools) and request.tool_choice != "none" and isinstance(rendering.formatter, ChatTemplateFormatter)
+
+
+_NO_TOOLS = (
+    "this model cannot be told of tools; expected prompt_format: chat with a chat template that shows tools, a server that takes messages, "
+    "or a scripted model"
+)
+
+
+def _require_choice(tool_choice: str, tools: Sequence[str], grammar: Grammar | None) -> None:
+    names = [json.loads(tool)["function"]["name"] for tool in tools]
+    if tool_choice not in ("none", *(["required"] if names else []), *names):
+        raise DataError(
+            f"tool_choice is {tool_choice!r}; expected required, none or one of the tools: {', '.join(names) or 'there are none'}"
+        )
+    if grammar is not None and tool_choice != "none":
+        raise DataError(f"tool_choice is {tool_choice!r}, and the task has a grammar of its answers; expected one of the two")
+
+
+def _grammar_of_calls(tools: Sequence[str], tool_choice: str) -> Grammar:
+    """The form of one call as JSON, of any tool or of the one that must be called."""
+    choices, shared = [], dict[str, object]()
+    for function in (json.loads(tool)["function"] for tool in tools):
+        name = function["name"]
+        if tool_choice in ("required", name):
+            text = json.dumps(function.get("parameters") or {"type": "object"}).replace('"#/$defs/', f'"#/$defs/{name}.')
+            parameters = json.loads(text)
+            shared |= {f"{name}.{key}": value for key, value in parameters.pop("$defs", {}).items()}
+            fields = {"name": {"const": name}, "arguments": parameters}
+            choices.append({"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False})
+    return Grammar(kind="json_schema", value=json.dumps({"anyOf": choices, "$defs": shared} if shared else {"anyOf": choices}))
 
 
 def without_turns(messages: Sequence[Message]) -> list[Message]:

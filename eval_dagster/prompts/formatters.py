@@ -1,7 +1,8 @@
 # ruff: noqa: ARG002 - not every formatter's gap depends on the texts
 """Formatters turn messages into the text that a model reads."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -101,6 +102,10 @@ class Llama3Formatter(_TextFormatter):
 
 
 _PROBE = "A system message."
+_PROBE_TOOL = "look_for_it"
+_PROBE_DEFINITION = json.dumps(
+    {"type": "function", "function": {"name": _PROBE_TOOL, "description": "", "parameters": {"type": "object", "properties": {}}}}
+)
 
 
 def system_merged(messages: Sequence[Message]) -> list[Message]:
@@ -127,9 +132,23 @@ class ChatTemplateFormatter:
     name = "chat"
     has_special_tokens = True
 
-    def __init__(self, handle: ModelHandle, system_role: SystemRole = "auto") -> None:
+    def __init__(self, handle: ModelHandle, system_role: SystemRole = "auto", tools: Sequence[str] = ()) -> None:
+        """`tools` are the definitions of those that the model may call, as JSON."""
         self._handle = handle
         self._system_role = system_role
+        self._tools: Mapping[str, Sequence[str]] = {"tools": tuple(tools)} if tools else {}
+
+    def offering(self, tools: Sequence[str]) -> "ChatTemplateFormatter":
+        """The formatter of conversations in which the model may call tools."""
+        return type(self)(self._handle, self._system_role, tools)
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template shows tools to the model. Many leave them out without a word."""
+        try:
+            return _PROBE_TOOL in self._handle.apply_chat_template([Message(Role.USER, "?")], tools=(_PROBE_DEFINITION,))
+        except (ModelError, TypeError):  # a backend of another package may know no tools
+            return False
 
     @cached_property
     def has_system_role(self) -> bool:
@@ -147,8 +166,8 @@ class ChatTemplateFormatter:
 
     def _rendered(self, messages: Sequence[Message], images: int) -> str:
         if self.merges_system(messages):
-            return self._handle.apply_chat_template(system_merged(messages), images=images)
-        text = self._handle.apply_chat_template(messages, images=images)
+            return self._handle.apply_chat_template(system_merged(messages), images=images, **self._tools)
+        text = self._handle.apply_chat_template(messages, images=images, **self._tools)
         if self._system_role == "require" and any(turn.role == Role.SYSTEM for turn in messages) and not self.has_system_role:
             raise ModelError(
                 "The chat template leaves the system message out. Set `system_role: merge` for this model in evals.yaml, so that the first "
@@ -161,7 +180,7 @@ class ChatTemplateFormatter:
 
         White space before an answer is removed: it separates plain text, and a template has marks instead.
         """
-        turns = [Message(turn.role, turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in messages]
+        turns = [replace(turn, content=turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in messages]
         return self._rendered(turns, images)
 
     def answer_gap(self, question: str, answer: str) -> str:

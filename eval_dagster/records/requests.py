@@ -68,6 +68,8 @@ class Request:
     """The conversation that is sent to a server instead of `prompt`, which shows it as one text. Null if the prompt is sent."""
     tools: tuple[str, ...] = ()
     """The tools that the model may call: definitions as JSON texts, in the form of OpenAI."""
+    tool_choice: str = ""
+    """`required` if the answer must call a tool, `none` if it must not, or the name of the tool that it must call. Empty: as it likes."""
     first_text: int = 0
     """Position of the first text to generate, from 0, of the `num_samples` of `generation`: those before it are known."""
 

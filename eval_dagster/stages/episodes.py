@@ -15,8 +15,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.lake.tables.columns import Answer, PromptRow
 from eval_dagster.lake.tables.rows import message_fields, prompt_of, request_of, response_row
 from eval_dagster.progress.reporting import Reporter, following
-from eval_dagster.prompts.conversations import conversation_request
-from eval_dagster.prompts.formatters import ConversationFormatter
+from eval_dagster.prompts.conversations import conversation_request, reads_calls
 from eval_dagster.records import SUBJECT, GenerationSettings, ModelResponse, Request, ResponseType, ToolCall
 from eval_dagster.stages.inference import AskedModel, Asker, look_at
 from eval_dagster.stages.partition import Partition
@@ -24,6 +23,7 @@ from eval_dagster.stages.prompts import rendering_of
 from eval_dagster.stores.locks import locked
 from eval_dagster.tasks.episodes import EpisodeSample, EpisodeTask, Reply
 from eval_dagster.texts.reasoning import split_reasoning
+from eval_dagster.texts.tool_calls import parameters_of, written_calls
 from eval_dagster.versions.hashes import definition_version, stable_hash
 
 _AT_ONCE = 2_000
@@ -126,7 +126,8 @@ class EpisodeAsker:
                     how,
                     ask.messages,
                     tools=ask.tools,
-                    takes_tools=isinstance(how.formatter, ConversationFormatter) or model.backend == "scripted",
+                    tool_choice=ask.tool_choice,
+                    is_scripted=model.backend == "scripted",
                     max_tokens=own.max_tokens if own and ask.max_tokens is None else ask.max_tokens,
                     temperature=own.temperature if own and ask.temperature is None else ask.temperature,
                     stop_sequences=own.stop_sequences if own and ask.stop_sequences is None else ask.stop_sequences,
@@ -137,10 +138,13 @@ class EpisodeAsker:
             def reply_of(role: str, request: Request, answer: Answer) -> Reply:
                 opening, closing = project.model(models[role]).reasoning_tags
                 part = split_reasoning(answer["text"][0], prompt=request.prompt, tags=(opening, closing))
-                calls = [_call_of(text) for text in (answer.get("tool_calls") or [[]])[0]]
+                said, calls = part.answer, [_call_of(text) for text in (answer.get("tool_calls") or [[]])[0]]
+                if reads_calls(renderings[role], request):
+                    said, written = written_calls(said, parameters_of(request.tools))
+                    calls = [ToolCall(call_id="", name=call.name, arguments_text=call.arguments_text) for call in written]
                 reasoning = (answer.get("server_reasoning") or [None])[0] or part.reasoning
                 reason = "reasoning" if part.is_cut else answer["finish_reason"][0]
-                return Reply(text=part.answer, tool_calls=calls, finish_reason=reason, reasoning=reasoning)
+                return Reply(text=said, tool_calls=calls, finish_reason=reason, reasoning=reasoning)
 
             episodes = Episodes(
                 task,

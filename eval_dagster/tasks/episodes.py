@@ -75,6 +75,7 @@ class AskedRole(Protocol):
         messages: Iterable[Message],
         *,
         tools: Iterable[str] = (),
+        tool_choice: str = "",
         max_tokens: int | None = None,
         temperature: float | None = None,
         stop_sequences: Iterable[str] | None = None,
@@ -84,6 +85,7 @@ class AskedRole(Protocol):
         Args:
             messages: The whole conversation so far.
             tools: Definitions of the tools that it may call, such as `tools.definitions`.
+            tool_choice: `required` if the answer must call a tool, `none` if it must not, or the name of the tool that it must call.
             max_tokens: Most tokens of the answer; the task's own number if not given.
             temperature: The temperature; the eval's own if not given.
             stop_sequences: The answer ends before the first of these; the task's own if not given.

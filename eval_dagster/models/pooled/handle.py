@@ -278,9 +278,9 @@ class ElsewhereHandle(ModelHandle):
         """The text that stands for one image in a plain prompt. Raises `ModelError` if the model takes no images."""
         return str(self._rendered("image_mark"))
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:
         """Messages by the model's own template, as a worker renders them. Raises `ModelError` if it has none."""
-        return str(self._rendered("render", list(messages), images))
+        return str(self._rendered("render", list(messages), images, list(tools)))
 
     def load(self) -> PooledModel:
         """Start the workers. Raises `ModelError` if none can be had."""

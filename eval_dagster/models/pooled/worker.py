@@ -170,9 +170,9 @@ class Worker:
         """Load the model. Raises `ModelError` if that fails."""
         self._model = self._thread.submit(self._handle().load).result()
 
-    def render(self, messages: Sequence[Message], images: int) -> str:
+    def render(self, messages: Sequence[Message], images: int, tools: Sequence[str]) -> str:
         """The messages by the model's chat template."""
-        return self._handle().apply_chat_template(messages, images=images)
+        return self._handle().apply_chat_template(messages, images=images, **({"tools": tools} if tools else {}))
 
     def image_mark(self) -> str:
         """The text that stands for one image in a plain prompt."""

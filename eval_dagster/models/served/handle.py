@@ -161,12 +161,14 @@ class ServedHandle(ModelHandle):
         """Whether a fresh answer may differ: always, since rounding follows what else the server has to do."""
         return True
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Render messages by the template of `tokenizer`. Raises `ModelError` if the server has the template, or there are images."""
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:
+        """Render messages by the template of `tokenizer`. Raises `ModelError` with images or tools, or if the server has the template."""
         if self._tokenizer is None or self.takes_messages():
             raise ModelError(f"Model {self._name!r} has its chat template on its server; messages are sent to it as they are.")
         if images:
             raise ModelError(f"Model {self._name!r} is sent images as messages only. Set `send: messages` for it in evals.yaml.")
+        if tools:
+            raise ModelError(f"Model {self._name!r} is told of tools with messages only. Set `send: messages` for it in evals.yaml.")
         return self._tokenizer.render(messages)
 
     def template_version(self) -> str:

@@ -58,12 +58,12 @@ class CheckpointHandle(ModelHandle):
             }
         )
 
-    def _rendered(self, owner: Any, messages: Sequence[Message], *, in_parts: bool, images: int) -> str:
+    def _rendered(self, owner: Any, messages: Sequence[Message], *, in_parts: bool, images: int, tools: Sequence[str]) -> str:
         """Messages by the template of a tokenizer or a processor. Raises `ModelError` if it has none, or refuses these messages."""
         if not owner.chat_template:
             raise ModelError(f"Model {self._name!r} has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
         try:
-            return chat_template.render(owner, messages, in_parts=in_parts, images=images)
+            return chat_template.render(owner, messages, in_parts=in_parts, images=images, tools=tools)
         except ModelError as error:
             raise ModelError(f"Model {self._name!r}: {error}") from error
 
@@ -144,13 +144,14 @@ class TransformersHandle(CheckpointHandle):
 
         return image_mark(self._processor)
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:
         """Render messages by the model's own template; a last assistant message is left open, to be continued.
 
         Raises `ModelError` if the model has no chat template, its template refuses these messages, or the model takes no images.
         """
         in_parts = images > 0 or self._takes_images
-        return self._rendered(self._processor if in_parts else self._tokenizer, messages, in_parts=in_parts, images=images)
+        owner = self._processor if in_parts else self._tokenizer
+        return self._rendered(owner, messages, in_parts=in_parts, images=images, tools=tools)
 
     def load(self) -> "LoadedModel":
         """Load tokenizer and weights. Raises `ModelError` if they cannot be loaded."""

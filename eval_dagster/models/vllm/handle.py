@@ -116,14 +116,14 @@ class VllmHandle(CheckpointHandle):
         """Raise `ModelError`: this backend sends text alone."""
         raise self._no_images()
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:
         """Render messages by the model's own template; a last assistant message is left open, to be continued.
 
         Raises `ModelError` if the model has no chat template, its template refuses these messages, or there are images.
         """
         if images:
             raise self._no_images()
-        return self._rendered(self._tokenizer, messages, in_parts=False, images=0)
+        return self._rendered(self._tokenizer, messages, in_parts=False, images=0, tools=tools)
 
     def shares(self) -> bool:
         """True: adapters of one rank and one base share vLLM's engine, and `load` ends an engine with other arguments."""

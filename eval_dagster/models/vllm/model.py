@@ -99,7 +99,7 @@ class VllmGenerator:
                 self.usage.prompt_tokens_computed += len(call.tokens) - (output.num_cached_tokens or 0)
                 self.usage.tokens_decoded += max(0, len(tokens) - 1)
                 end = len(tokens) if written.finish_reason == "stop" else None
-                result = plan.text(self._codec, tokens, (), end, padding=0)
+                result = plan.text(self._codec, call.key, tokens, (), end)
             yield from settle([Outcome(item=call.key, result=result, seconds=perf_counter() - before)], settings.num_samples)
             # The time that the caller takes with an answer does not count as the model's.
             before = perf_counter()

@@ -542,7 +542,7 @@ def test_definitions_of_tools_have_types_and_descriptions() -> None:
     with pytest.raises(TaskDefinitionError, match="the method send of Marked is marked by `effect`; expected a function"):
         tools_of([Marked], "T")
     with pytest.raises(TaskDefinitionError, match="expected functions and classes"):
-        tools_of([print], "T")
+        tools_of([max], "T")
 
     def unknown(place: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F821
         """Nothing."""

@@ -277,7 +277,8 @@ class _Chat(BaseHTTPRequestHandler):
             self._say("yes", [])
             return
         wanted = int(body["messages"][0]["content"].split()[-1])
-        given = [("put", '{"item": "apple"}')] if len(results) < 2 + wanted else []
+        is_told = isinstance(body.get("tool_choice"), dict)
+        given = [("put", '{"item": "apple"}')] if len(results) < 2 + wanted and not is_told else []
         if len(results) < 2:
             given = [("price", '{"item": "apple"}'), ("price", "{broken")]
         self._say(None if given else results[-1], given)
@@ -340,3 +341,31 @@ def test_a_server_is_sent_tools_calls_and_results(shop: Shop) -> None:
     last = max((body["messages"] for body in asked), key=len)
     assert last[1]["tool_calls"][1]["function"]["arguments"] == "{}", "servers refuse what is no JSON"
     assert [message["role"] for message in last[:4]] == ["user", "assistant", "tool", "tool"]
+
+
+def test_a_server_that_forces_no_call_is_an_error(shop: Shop, write: Callable[[str, str], Path]) -> None:
+    """`tool_choice` is sent. An answer without a call is an error, as servers exist that leave it out without a word."""
+    whole = f"""{TASK}
+        async def episode(self, sample, roles, tools):
+            messages = list(sample.messages)
+            first = await roles.subject.ask(messages, tools=tools.definitions, tool_choice="required")
+            messages += [first.message, *[await tools.call(each) for each in first.tool_calls]]
+            messages += [ed.Message(ed.Role.USER, "5")]
+            return await roles.subject.ask(messages, tools=tools.definitions, tool_choice="price")
+"""
+    write("shop.py", whole)
+    with _chat_server() as url:
+        config = f"""
+    models:
+      served: {{backend: openai, base_url: "{url}", model: m, prompt_format: chat, timeout_s: 10}}
+    evals:
+      shop: {{task: shop.py:Shop, limit: 1}}
+"""
+        project, _, failure = shop.run(config, "served")
+    assert not failure
+    sent = [body["tool_choice"] for body in _Chat.bodies if "tool_choice" in body]
+    assert sent[0] == "required"
+    assert sent[1] == {"type": "function", "function": {"name": "price"}}
+    (row,) = read_rows(project.lake, "select status, error from episodes")
+    assert row["status"] == "error"
+    assert "calls no tool, which tool_choice demands" in row["error"]

@@ -167,6 +167,8 @@ class TextReader:
     """Meanings of the server's own words for the end of a text."""
     has_tools: bool = False
     """Whether the request offers tools."""
+    must_call: bool = False
+    """Whether the answer must call a tool."""
     question: str = ""
     """The last message of the request, or the whole prompt of completions."""
 
@@ -184,6 +186,10 @@ class TextReader:
         if calls and not self.has_tools:
             raise BadAnswerError(f"the server calls a tool that the request does not offer: {cut(choice.shown)}")
         text, thought = _joined(turn.content)
+        if self.must_call and not calls and ending != "cut":
+            raise BadAnswerError(
+                f"the answer calls no tool, which tool_choice demands; servers such as llama.cpp do not force a call: {cut(choice.shown)}"
+            )
         reasoning = reasoning or thought
         if not text and ending == "cut" and not (reasoning or calls or choice.hidden_tokens):
             raise BadAnswerError(f"the text is cut before it begins, and nothing says that the model reasoned: {cut(choice.shown)}")

@@ -97,6 +97,9 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
     fixed: dict[str, object] = {"model": config.model, **asked, **_settings(settings, config, is_chat=is_chat)}
     if request.tools:
         fixed["tools"] = [json.loads(tool) for tool in request.tools]
+    if request.tool_choice:
+        is_name = request.tool_choice not in ("required", "none")
+        fixed["tool_choice"] = {"type": "function", "function": {"name": request.tool_choice}} if is_name else request.tool_choice
     last = request.messages[-1] if request.messages else None
     cue = last.content if last is not None and last.role is Role.ASSISTANT else ""
     if cue and config.continue_cue:
@@ -114,6 +117,7 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
         context=config.max_length or context,
         reasons=config.finish_reasons,
         has_tools=bool(request.tools),
+        must_call=request.tool_choice not in ("", "none"),
         question=calls[0].texts[-1] if calls and calls[0].texts and not cue else "",
     )
     return [replace(call, read=reader) for call in calls]

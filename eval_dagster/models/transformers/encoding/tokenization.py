@@ -141,9 +141,9 @@ class Codec:
         (tokens,) = self._encode([text], add_special_tokens=False)
         return prefix, tokens[1:] if tokens[:1] == (prefix,) else tokens
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, special tokens left out."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of tokens, special tokens left out unless they are asked for."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=not special, clean_up_tokenization_spaces=False))
 
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[tuple[int, ...]]:
         # `verbose` would warn of texts longer than the tokenizer believes the context to be.

@@ -168,7 +168,7 @@ class _Batch:
                 continue
             failure = row.grammar.failure(0) if row.grammar else None
             end = len(row.tokens) if is_stopped else None
-            results.append(failure or self._plan.text(self._decoder.codec, row.tokens, row.logits, end, padding=0))
+            results.append(failure or self._plan.text(self._decoder.codec, row.sample, row.tokens, row.logits, end))
         return results
 
     def _recover(self, error: Exception, *, joins: bool) -> Iterator[Outcomes]:

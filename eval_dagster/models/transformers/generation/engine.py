@@ -115,8 +115,8 @@ class PaddedGenerator:
         )
         bad = raw.is_bad.tolist()
         failures = [NOT_FINITE if bad[row] else grammar.failure(row) if grammar else None for row in range(len(batch))]
-        rows = zip(output[:, start:].tolist(), raw.chosen(output), stop.ends, padding, failures, strict=True)
-        return [failure or plan.text(self._codec, tokens, logits, end, padding=count) for tokens, logits, end, count, failure in rows]
+        rows = zip(batch, output[:, start:].tolist(), raw.chosen(output), stop.ends, padding, failures, strict=True)
+        return [failure or plan.text(self._codec, *row, padding=count) for *row, count, failure in rows]
 
 
 def _is_cut_short(outcome: Outcome[Sample, Text]) -> bool:

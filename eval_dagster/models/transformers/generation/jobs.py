@@ -86,13 +86,17 @@ class TextPlan:
     matcher: Any = None
     """The grammar, compiled, at its start."""
 
-    def text(self, codec: Codec, row: Sequence[int], logits: Sequence[float], end: int | None, *, padding: int) -> Text:
-        """Cut generated tokens at the end of the text: at an end token, or at `end`, if it was stopped."""
+    def text(self, codec: Codec, sample: Sample, row: Sequence[int], logits: Sequence[float], end: int | None, *, padding: int = 0) -> Text:
+        """Cut generated tokens at the end of the text: at an end token, or at `end`, if it was stopped.
+
+        The text has its special tokens if the request offers tools, since they mark calls.
+        """
         tokens = tuple(row[:end])
         ended = next((index for index, token in enumerate(tokens) if token in self.ends), None)
         if ended is not None:
             tokens = tokens[: ended + 1]
-        text, _ = cut_at_stop(codec.decode(tokens if ended is None else tokens[:-1]), self.settings.stop_sequences)
+        written = codec.decode(tokens if ended is None else tokens[:-1], special=bool(sample.owner.request.tools))
+        text, _ = cut_at_stop(written, self.settings.stop_sequences)
         reason = "length" if ended is None and end is None else "stop"
         return Text(text=text, tokens=tokens, finish_reason=reason, logits=tuple(logits[: len(tokens)]), padding=padding)
 
