@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Literal, Protocol
 
 from eval_dagster.episodes.branches import ROOT, begin_branches, next_place
+from eval_dagster.episodes.limits import LIMITS, Limit, LimitError, Spent
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order, replayable
 from eval_dagster.episodes.state import State, changed
 from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions
@@ -21,7 +22,7 @@ from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask,
 from eval_dagster.users_code import raised_at
 from eval_dagster.versions.hashes import stable_hash
 
-Status = Literal["done", "turns", "error", "interrupted"]
+Status = Limit | Literal["done", "error", "interrupted"]
 _EFFECTS_OF_TURN = 20
 """An episode may do so many times `MAX_TURNS` things, so that one that goes round in circles ends."""
 
@@ -32,11 +33,11 @@ class Ask:
 
     role: str
     messages: Sequence[Message]
-    tools: Sequence[str]
+    tools: tuple[str, ...]
     tool_choice: str
     max_tokens: int | None
     temperature: float | None
-    stop_sequences: Sequence[str] | None
+    stop_sequences: tuple[str, ...] | None
     repetition: int
     """Tells equal requests of an episode apart: 0 for the first one. Sampled answers to them differ by it."""
 
@@ -69,10 +70,6 @@ ReplyOf = Callable[[str, Request, Answer], Reply]
 
 class NotAskedError(EvalDagsterError):
     """A model was not asked, since it failed before or a limit was reached."""
-
-
-class _TurnLimitError(Exception):
-    """An episode has asked the evaluated model as often as it may."""
 
 
 class _InterruptedCallError(Exception):
@@ -132,7 +129,7 @@ class Episode:
         """Whether a tool changed the world."""
         self.last: Reply | None = None
         """The last answer of the evaluated model."""
-        self.turns = 0
+        self._spent = Spent(of.task)
         self._number = 1 + max((each.number for each in self.recorded.values()), default=-1)
         self._things = 0
         self._asked: Counter[tuple[str, str, str]] = Counter()
@@ -162,7 +159,7 @@ class Episode:
             status, error, retryable = _ended(self.fault or caught)
         for task in list(self.tasks):  # branches that the episode has left
             task.cancel()
-        if status == "turns":
+        if status in LIMITS:
             reply = self.last
         return EpisodeEnd(
             sample_id=self.sample.sample_id,
@@ -206,6 +203,15 @@ class Episode:
             )
         return found
 
+    def _within_limits(self, place: Place, count: Callable[[], None] = lambda: None) -> None:
+        """Count what is about to happen, and end the episode where it may not."""
+        try:
+            count()
+            if place not in self.recorded:
+                self._spent.require_left()
+        except LimitError as error:
+            raise self.fail(error) from None
+
     def next_number(self) -> int:
         """The number of the next new effect."""
         self._number += 1
@@ -235,10 +241,7 @@ class Episode:
         return self._answer(ask, request, place)
 
     async def _answer(self, ask: Ask, request: Request, place: Place) -> Reply:
-        if ask.role == SUBJECT:
-            self.turns += 1
-            if self.turns > self.of.task.MAX_TURNS:
-                raise self.fail(_TurnLimitError())
+        self._within_limits(place, lambda: self._spent.ask(ask.role))
         effect = self.at(place, "ask", ask.role, request.request_id, ask.messages)
         if effect is None:
             kept = self._kept(ask.role, ask.messages)
@@ -256,6 +259,7 @@ class Episode:
                 self.is_retryable = True
                 self.note(replace(effect, value=Outcome(result="", error=answer["error"])))
             raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))
+        self._spent.answered(ask.role, answer)
         reply = self.of.reply_of(ask.role, request, answer)
         calls = tuple(replace(call, call_id=f"c{stable_hash([place, position])[:8]}") for position, call in enumerate(reply.tool_calls))
         reply = replace(reply, tool_calls=calls)
@@ -298,6 +302,7 @@ class Episode:
     async def call(self, call: ToolCall, place: Place) -> Turn:
         """Call a tool at a place."""
         self.begin()
+        self._within_limits(place)
         effect = self.at(place, "tool", call.name, call.arguments_text)
         tool = self.of.tools.get(call.name)
         arguments = arguments_of(self.of.tools, call)
@@ -326,6 +331,7 @@ class Episode:
                 outcome = await self.state.live(tool, arguments)
                 seconds = round(time.monotonic() - started, 6)
                 effect = replace(effect, details={**effect.details, "seconds": seconds})
+        self._spent.called(effect.details)
         self.note(replace(effect, value=outcome))
         return Turn(Role.TOOL, outcome.result, (), call.call_id)
 
@@ -350,8 +356,8 @@ def _ended(error: BaseException) -> tuple[Status, str | None, bool]:
     """Status, message and whether another run may do better, of an exception that ended an episode."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, _TurnLimitError):
-        return "turns", None, False
+    if isinstance(error, LimitError):
+        return error.limit, None, False
     if isinstance(error, _InterruptedCallError):
         return "interrupted", f"InterruptedError: {error}", False
     if isinstance(error, EpisodeChangedError):

@@ -15,6 +15,7 @@ from typing import Any
 
 from eval_dagster.episodes.branches import branching
 from eval_dagster.episodes.episode import Episode, EpisodeEnd, ReplyOf, RequestOf
+from eval_dagster.episodes.limits import LIMITS
 from eval_dagster.episodes.recording import Effect, EpisodeJournal, Place
 from eval_dagster.episodes.tools import Tool
 from eval_dagster.errors import DataError
@@ -145,7 +146,7 @@ class Episodes:
             done, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
                 end = each.result()
-                if not is_rehearsed and end.status in ("done", "turns"):
+                if not is_rehearsed and end.status in ("done", *LIMITS):
                     is_rehearsed = True
                     await self._rehearse(next(sample for sample in samples if sample.sample_id == end.sample_id), end)
                 self._items.put(end)

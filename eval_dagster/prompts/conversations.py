@@ -7,79 +7,88 @@ from dataclasses import replace
 from eval_dagster.errors import DataError
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter
 from eval_dagster.prompts.rendering import AskedRow, Rendering, new_request
-from eval_dagster.records import Grammar, Message, Request, Role, Sample, TaskSample, Turn
+from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Sample, TaskSample, Turn
 from eval_dagster.tasks.samples import TaskRow
 
 
-def conversation_request(
-    rendering: Rendering,
-    messages: Sequence[Message],
-    *,
-    tools: Sequence[str] = (),
-    tool_choice: str = "",
-    is_scripted: bool = False,
-    max_tokens: int | None = None,
-    temperature: float | None = None,
-    stop_sequences: Sequence[str] | None = None,
-    grammar: Grammar | None = None,
-    repetition: int = 0,
-) -> Request:
-    """The request for the next message of a conversation.
+class Conversations:
+    """Makes the requests to a model for the next messages of conversations."""
 
-    Args:
-        rendering: The task, the format and the settings.
-        messages: The whole conversation so far.
-        tools: Definitions of the tools that the model may call, as JSON.
-        tool_choice: `required`, `none`, or the name of the tool to be called; empty: as the model likes.
-        is_scripted: Whether a function answers, which sees the tools in the request.
-        max_tokens: Most tokens of the answer; the task's own number if not given.
-        temperature: The task's temperature; what the model sets in evals.yaml counts more.
-        stop_sequences: The task's own if not given.
-        grammar: The form of the answer.
-        repetition: Tells equal sampled requests of a conversation apart.
+    def __init__(self, rendering: Rendering, *, is_scripted: bool = False) -> None:
+        """`rendering` has the task, the format and the settings. `is_scripted`: a function answers, which sees the tools in the request."""
+        self._rendering, self._is_scripted = rendering, is_scripted
+        formatter = rendering.formatter
+        self._is_sent = isinstance(formatter, ConversationFormatter)
+        self._row = Sample(sample_id="", content_id="", subject="", split="", row_index=0, row={})
+        self._settings: dict[tuple[object, ...], GenerationSettings] = {}
+        """By what a request sets. Nearly all requests of a task set the same."""
 
-    Raises:
-        DataError: The model cannot be told of tools, or there is nothing to choose.
-    """
-    formatter, sent = rendering.formatter, messages
-    is_sent = isinstance(formatter, ConversationFormatter)
-    if isinstance(formatter, ChatTemplateFormatter) and formatter.takes_tools:
-        rendering = replace(rendering, formatter=formatter.offering(tools))
-    elif tools and not (is_sent or is_scripted):
-        raise DataError(f"task {rendering.task.NAME}: {_NO_TOOLS}")
-    elif not is_sent:
-        sent = without_turns(messages)
-    if tool_choice:
-        _require_choice(tool_choice, tools, grammar)
-    if tool_choice not in ("", "none") and not (is_sent or is_scripted):
-        grammar = _grammar_of_calls(tools, tool_choice)
-    row = Sample(sample_id="", content_id="", subject="", split="", row_index=0, row={})
-    asked = AskedRow(rendering=rendering, sample=row, row=TaskRow(row), fewshot_set=None)
-    made = TaskSample(
-        messages=sent,
-        ground_truth=None,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        stop_sequences=stop_sequences,
-        grammar=grammar,
-        num_samples=1,
-    )
-    settings = asked.settings(made)
-    if settings.temperature > 0:
-        settings = replace(settings, seed=settings.seed + repetition)
-    return new_request(
-        prompt=asked.joined(made, ("answer",))[0],
-        has_special_tokens=rendering.formatter.has_special_tokens,
-        generation=settings,
-        messages=asked.sent(made),
-        tools=tuple(tools),
-        tool_choice=tool_choice,
-    )
+    def request(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: tuple[str, ...] = (),
+        tool_choice: str = "",
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        stop_sequences: tuple[str, ...] | None = None,
+        grammar: Grammar | None = None,
+        repetition: int = 0,
+    ) -> Request:
+        """The request for the next message of a conversation.
 
+        Args:
+            messages: The whole conversation so far.
+            tools: Definitions of the tools that the model may call, as JSON.
+            tool_choice: `required`, `none`, or the name of the tool to be called; empty: as the model likes.
+            max_tokens: Most tokens of the answer; the task's own number if not given.
+            temperature: The task's temperature; what the model sets in evals.yaml counts more.
+            stop_sequences: The task's own if not given.
+            grammar: The form of the answer.
+            repetition: Tells equal sampled requests of a conversation apart.
 
-def reads_calls(rendering: Rendering, request: Request) -> bool:
-    """Whether calls of tools are in the text of an answer: the model is told of tools by its own template, not by a server."""
-    return bool(request.tools) and request.tool_choice != "none" and isinstance(rendering.formatter, ChatTemplateFormatter)
+        Raises:
+            DataError: The model cannot be told of tools, or there is nothing to choose.
+        """
+        rendering, sent = self._rendering, messages
+        formatter = rendering.formatter
+        if isinstance(formatter, ChatTemplateFormatter) and formatter.takes_tools:
+            rendering = replace(rendering, formatter=formatter.offering(tools))
+        elif tools and not (self._is_sent or self._is_scripted):
+            raise DataError(f"task {rendering.task.NAME}: {_NO_TOOLS}")
+        elif not self._is_sent:
+            sent = [each.told if isinstance(each, Turn) else each for each in messages]
+        if tool_choice:
+            _require_choice(tool_choice, tools, grammar)
+        if tool_choice not in ("", "none") and not (self._is_sent or self._is_scripted):
+            grammar = _grammar_of_calls(tools, tool_choice)
+        asked = AskedRow(rendering=rendering, sample=self._row, row=TaskRow(self._row), fewshot_set=None)
+        made = TaskSample(
+            messages=sent,
+            ground_truth=None,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            stop_sequences=stop_sequences,
+            grammar=grammar,
+            num_samples=1,
+        )
+        key = (max_tokens, temperature, stop_sequences, grammar)
+        settings = self._settings.get(key) or self._settings.setdefault(key, asked.settings(made))
+        if settings.temperature > 0 and repetition:
+            settings = replace(settings, seed=settings.seed + repetition)
+        return new_request(
+            prompt=asked.joined(made, ("answer",))[0],
+            has_special_tokens=formatter.has_special_tokens,
+            generation=settings,
+            messages=asked.sent(made),
+            tools=tools,
+            tool_choice=tool_choice,
+        )
+
+    def reads_calls(self, request: Request) -> bool:
+        """Whether calls of tools are in the text of an answer: the model is told of tools by its own template, not by a server."""
+        is_rendered = isinstance(self._rendering.formatter, ChatTemplateFormatter)
+        return bool(request.tools) and request.tool_choice != "none" and is_rendered
 
 
 _NO_TOOLS = (
@@ -110,17 +119,3 @@ def _grammar_of_calls(tools: Sequence[str], tool_choice: str) -> Grammar:
             fields = {"name": {"const": name}, "arguments": parameters}
             choices.append({"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False})
     return Grammar(kind="json_schema", value=json.dumps({"anyOf": choices, "$defs": shared} if shared else {"anyOf": choices}))
-
-
-def without_turns(messages: Sequence[Message]) -> list[Message]:
-    """A conversation for a model that reads one text: calls of tools are lines of their own, and their results are the user's turns."""
-    return [_without_calls(each) if isinstance(each, Turn) else each for each in messages]
-
-
-def _without_calls(turn: Turn) -> Message:
-    if turn.role is Role.TOOL:
-        return Message(Role.USER, turn.content)
-    if not turn.tool_calls:
-        return turn
-    calls = [f"{call.name}({call.arguments_text})" for call in turn.tool_calls]
-    return Message(turn.role, "\n".join([turn.content, *calls] if turn.content else calls))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -91,6 +91,14 @@ class Turn(Message):
     """The tools that the assistant calls."""
     tool_call_id: str | None = None
     """The call whose result this is, for the role `tool`."""
+
+    @cached_property
+    def told(self) -> Message:
+        """The same for a model that reads one text: calls are lines of their own, and a result is the user's turn."""
+        if self.role is Role.TOOL:
+            return Message(Role.USER, self.content)
+        calls = [f"{call.name}({call.arguments_text})" for call in self.tool_calls]
+        return Message(self.role, "\n".join([self.content, *calls] if self.content else calls)) if calls else self
 
 
 class ResponseType(Enum):

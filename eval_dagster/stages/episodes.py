@@ -15,7 +15,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.lake.tables.columns import Answer, PromptRow
 from eval_dagster.lake.tables.rows import message_fields, prompt_of, request_of, response_row
 from eval_dagster.progress.reporting import Reporter, following
-from eval_dagster.prompts.conversations import conversation_request, reads_calls
+from eval_dagster.prompts.conversations import Conversations
 from eval_dagster.records import SUBJECT, GenerationSettings, ModelResponse, Request, ResponseType, ToolCall
 from eval_dagster.stages.inference import AskedModel, Asker, look_at
 from eval_dagster.stages.partition import Partition
@@ -117,17 +117,19 @@ class EpisodeAsker:
             version = stable_hash([partition.eval_name, partition.model, episode_version(partition), self._asked.version])
             journal = EpisodeJournal(folder, version, inputs)
             recorded = journal.read()
-            renderings = {role: rendering_of(project, partition.eval_name, model) for role, model in models.items()}
+            conversations = {
+                role: Conversations(
+                    rendering_of(project, partition.eval_name, model), is_scripted=project.model(model).backend == "scripted"
+                )
+                for role, model in models.items()
+            }
 
             def request_to(sample: EpisodeSample, ask: Ask) -> Request:
-                how, model = renderings[ask.role], project.model(models[ask.role])
                 own = asked_of[sample.sample_id] if ask.role == SUBJECT else None
-                return conversation_request(
-                    how,
+                return conversations[ask.role].request(
                     ask.messages,
                     tools=ask.tools,
                     tool_choice=ask.tool_choice,
-                    is_scripted=model.backend == "scripted",
                     max_tokens=own.max_tokens if own and ask.max_tokens is None else ask.max_tokens,
                     temperature=own.temperature if own and ask.temperature is None else ask.temperature,
                     stop_sequences=own.stop_sequences if own and ask.stop_sequences is None else ask.stop_sequences,
@@ -139,7 +141,7 @@ class EpisodeAsker:
                 opening, closing = project.model(models[role]).reasoning_tags
                 part = split_reasoning(answer["text"][0], prompt=request.prompt, tags=(opening, closing))
                 said, calls = part.answer, [_call_of(text) for text in (answer.get("tool_calls") or [[]])[0]]
-                if reads_calls(renderings[role], request):
+                if conversations[role].reads_calls(request):
                     said, written = written_calls(said, parameters_of(request.tools))
                     calls = [ToolCall(call_id="", name=call.name, arguments_text=call.arguments_text) for call in written]
                 reasoning = (answer.get("server_reasoning") or [None])[0] or part.reasoning

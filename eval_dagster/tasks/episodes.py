@@ -149,6 +149,12 @@ class EpisodeTask(BaseTask[SubjectType]):
     methods. A function has no effect of its own, unless it is marked by `effect`."""
     MAX_TURNS: ClassVar[int] = 50
     """Most requests of an episode to the evaluated model. The episode ends there with the last answer, and the status `turns`."""
+    MAX_OUTPUT_TOKENS: ClassVar[int | None] = None
+    """Tokens of the evaluated model's answers, after which it is not asked again: the episode ends with the status `tokens`."""
+    MAX_COST: ClassVar[float | None] = None
+    """US dollars for the answers of all models of an episode, after which it ends with the status `cost`."""
+    MAX_TOOL_SECONDS: ClassVar[float | None] = None
+    """Seconds of an episode's tools, after which it ends with the status `seconds`. A call under way is not broken off."""
 
     async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> Reply | str:
         """Ask and answer until the result is there. By default the tools are called until the model calls none.

@@ -14,6 +14,7 @@ from eval_dagster import EpisodeTask, Message, ModelResponse, Role, ToolCall, ef
 from eval_dagster.episodes.episode import Ask, EpisodeEnd
 from eval_dagster.episodes.tools import tools_of
 from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.records import ServerReport
 from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, Reply, Roles, Tools
 
 SENT: list[str] = []
@@ -132,6 +133,35 @@ def test_an_episode_ends_at_its_limit_of_turns_with_the_last_answer(tmp_path: Pa
     assert (end.status, end.error) == ("turns", None)
     assert end.reply is not None
     assert end.reply.text == "5 messages"
+
+
+def slow() -> str:
+    """Take a while."""
+    time.sleep(0.03)
+    return "done"
+
+
+@pytest.mark.parametrize(
+    ("limit", "amount", "turns"),
+    [("tokens", {"MAX_OUTPUT_TOKENS": 21}, 3), ("cost", {"MAX_COST": 0.039}, 4), ("seconds", {"MAX_TOOL_SECONDS": 0.05}, 2)],
+)
+def test_an_episode_ends_when_an_amount_is_spent(tmp_path: Path, limit: str, amount: dict[str, float], turns: int) -> None:
+    """The first ask or call after the amount ends it. A replay ends at the same place, and asks nothing."""
+    made: type[Counting] = type("Limited", (Counting,), {**amount, "TOOLS": (slow,)})
+
+    def speak(ask: Ask) -> ModelResponse:
+        report = ServerReport(output_tokens=10, cost=0.01)
+        return ModelResponse(text=(f"{len(ask.messages)}",), finish_reason=("stop",), tool_calls=(("slow|{}",),), report=report)
+
+    world = World(tmp_path, speak)
+    [end] = world.run(made).values()
+    assert (end.status, end.error) == (limit, None)
+    assert end.reply is not None
+    assert end.reply.text == str(2 * turns - 1)
+    asked = world.asked.total()
+    assert asked == turns
+    [again] = world.run(made).values()
+    assert (again.status, again.reply, world.asked.total()) == (end.status, end.reply, asked)
 
 
 def test_a_model_without_an_answer_ends_its_episode_alone(tmp_path: Path) -> None:
