@@ -25,6 +25,8 @@ from eval_dagster.tasks.episodes import EpisodeSample, EpisodeTask
 
 _QUIET_PASSES = 3
 """Passes of the event loop without a new request after which the waiting ones are sent."""
+_PATIENCE_S, _LOOK_S = 0.005, 0.0005
+"""Seconds for which the waiting requests wait for tools under way, whose episodes may ask at once, and seconds between two looks."""
 _TOOL_THREADS = 32
 
 
@@ -67,6 +69,8 @@ class Episodes:
         self._pending: dict[tuple[str, str], Request] = {}
         self._under_way: dict[tuple[str, str], asyncio.Future[Answer | None]] = {}
         self._submitted = 0
+        self._tools_under_way = 0
+        self._patient_until = 0.0
         self._is_free = True
         self._is_settling = False
         self._threads = ThreadPoolExecutor(_TOOL_THREADS, thread_name_prefix="tool")
@@ -117,7 +121,11 @@ class Episodes:
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """The value of a function that is called in a thread, in the context of its branch."""
-        return await self._loop.run_in_executor(self._threads, contextvars.copy_context().run, function)
+        self._tools_under_way += 1
+        try:
+            return await self._loop.run_in_executor(self._threads, contextvars.copy_context().run, function)
+        finally:
+            self._tools_under_way -= 1
 
     def _work(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
         asyncio.set_event_loop(self._loop)
@@ -166,12 +174,16 @@ class Episodes:
     def _stir(self) -> None:
         if self._is_free and self._pending and not self._is_settling:
             self._is_settling = True
+            self._patient_until = self._loop.time() + _PATIENCE_S
             self._loop.call_soon(self._settle, self._submitted, _QUIET_PASSES)
 
     def _settle(self, seen: int, passes: int) -> None:
         """Offer the waiting requests once no episode can ask another one before something comes back."""
         if self._submitted != seen:
             passes = _QUIET_PASSES
+        elif passes == 0 and self._tools_under_way and self._loop.time() < self._patient_until:
+            self._loop.call_later(_LOOK_S, self._settle, self._submitted, 0)
+            return
         elif passes == 0:
             self._is_settling, self._is_free = False, False
             by_role: dict[str, list[Request]] = {}
