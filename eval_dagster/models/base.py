@@ -5,6 +5,7 @@ A backend cuts its texts at the first stop sequence by `cut_at_stop`.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -55,6 +56,10 @@ class Model(Protocol):
     def gpus(self) -> int | None:
         """The number of GPUs that it uses, 0 on the CPU. Null if it computes elsewhere: the time between answers is not what they took."""
         return None
+
+    def conversing(self) -> AbstractContextManager[None]:
+        """Within the block, later requests may continue earlier ones with their answers. A model may keep what it computed for them."""
+        return nullcontext()
 
     def end(self) -> None:
         """Begin no further request. `respond` ends when those under way are answered. May be called from a handler of a signal."""

@@ -265,13 +265,18 @@ class Asker:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Ask many small parts within the block: its answers are flushed every few seconds, and the progress of the parts is not shown."""
+        """Ask many small parts within the block, later ones of which may continue earlier ones.
+
+        Its answers are flushed every few seconds, and the progress of the parts is not shown.
+        """
         with ExitStack() as stack:
             if self._model.cache.has_journals:
                 flusher = ResponseFlusher(self._model.cache, self._model.run_id)
                 self._flusher = stack.enter_context(flusher)
                 stack.enter_context(self._model.cache.searched_often(flusher))
             self._session, self._memory = stack, None
+            if self._loaded is not None:
+                stack.enter_context(self._loaded.conversing())
             try:
                 yield
             finally:
@@ -321,6 +326,8 @@ class Asker:
                     if handle.version() != model.version:
                         raise ModelError(f"the model {model.name} changed while it was being loaded; run again")
                     self._loaded = loaded
+                    if self._session is not None:
+                        self._session.enter_context(loaded.conversing())
                 loaded = self._loaded
         except EvalDagsterError as error:
             run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)

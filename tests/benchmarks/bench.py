@@ -17,6 +17,7 @@ from scale import run_scale
 from served import run_client, run_level, run_served
 from sides import Row, Setting, run_row
 from transformers import AutoTokenizer
+from turns import run_turns
 from works import ROOT, WORKS, MissingRowsError, requests_of
 
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
@@ -32,6 +33,7 @@ _OTHERS: dict[str, Callable[..., Row]] = {
     "served": run_served,
     "served_client": run_client,
     "served_level": run_level,
+    "turns": run_turns,
 }
 """Rows with columns of their own."""
 _MODEL = "smollm2-135m"

@@ -1,6 +1,7 @@
 """A causal language model in memory, of text or of text and images. It has an engine for scoring and one for generation."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,10 @@ class LoadedModel(Model):
             scored, lambda request: perplexity_job(request, codec) if request.choices is None else choices_job(request, codec)
         )
         yield from self._generator.respond([request for request in requests if not is_scored(request)])
+
+    def conversing(self) -> AbstractContextManager[None]:
+        """Within the block, keys and values of texts are kept for the prompts that continue them, as far as memory allows."""
+        return self._generator.keeping()
 
     def usage(self) -> tuple[ScoringUsage, GenerationUsage]:
         """The work of scoring and of generation so far, and the way of computing."""

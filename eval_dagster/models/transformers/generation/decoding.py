@@ -43,6 +43,8 @@ class Decoder:
     def run(self, samples: Sequence[Sample], plan: TextPlan) -> Iterator[Outcomes]:
         """Generate texts. Yields each as soon as it is finished."""
         ordered = by_prefix(samples, lambda sample: sample.prompt)
+        if self.network.store is not None:
+            self.network.store.begin({sample.prompt for sample in samples})
         longest = max((len(sample.prompt) + foreseen(sample, plan) for sample in samples), default=0)
         is_scarce = self.network.rows_in_memory(longest) < min(self.rows, len(samples))
         try:
@@ -115,6 +117,8 @@ class _Batch:
         if result is None:
             self._network.join()
             self._rows.append(row)
+        elif isinstance(result, Text):
+            self._network.keep(sample.prompt)
         self._waiting.popleft()
         row.seconds = perf_counter() - started
         return [] if result is None else [Outcome(item=sample, result=result, seconds=row.seconds)]
@@ -131,7 +135,10 @@ class _Batch:
         for place in reversed(range(len(staying))):
             result = results[place]
             if result is not None:
-                done.append(Outcome(item=staying[place].sample, result=result, seconds=staying[place].seconds))
+                row = staying[place]
+                done.append(Outcome(item=row.sample, result=result, seconds=row.seconds))
+                if isinstance(result, Text):
+                    self._network.keep([*row.sample.prompt, *row.tokens], place)
                 self._network.leave(place)
                 staying[place] = staying[-1]
                 staying.pop()
@@ -184,7 +191,9 @@ class _Batch:
         self._rows = []
         # The first row to join makes room for all of them.
         tried = len(failed) + len(running) if running or not joins else self._network.rows
-        if tried > 1:
+        if self._network.forget():
+            _LOG.warning("out of memory with %d texts at once: what was kept of earlier turns is forgotten", tried)
+        elif tried > 1:
             self._decoder.rows = tried // 2
             _LOG.warning("out of memory with %d texts at once: going on with %d at most", tried, self._decoder.rows)
         elif joins and self._decoder.chunk > _SMALLEST_CHUNK:

@@ -5,6 +5,7 @@ Prompts with images, and models whose rows cannot join and leave a batch, get le
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -36,8 +37,10 @@ from eval_dagster.models.transformers.generation.logits_processors import (
     warpers,
 )
 from eval_dagster.models.transformers.generation.row_network import RowNetwork, why_not
+from eval_dagster.models.transformers.generation.turn_store import TurnStore
 from eval_dagster.models.transformers.network.architecture import constant_length
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, Outcome, refusal
+from eval_dagster.models.transformers.network.resources import release_memory
 from eval_dagster.models.usage import GenerationUsage
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
@@ -143,8 +146,25 @@ class GenerationEngine:
             alone=partial(self._padded.run, alone=True),  # a lambda would refer to self: a cycle, in which the weights outlive the model
         )
         self._is_checked = False
+        self._may_keep: bool | None = None  # not checked yet
         # Beyond so many tokens of prompt and text, positions depend on the length of the sequence.
         self._constant = constant_length(network.config.get_text_config(decoder=True))
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within the block, keep the keys and values of texts, so that a prompt that continues one is not read again from its start.
+
+        The memory is freed at the end of the block. Networks whose rows cannot come and go keep nothing; the reason of `usage` says so.
+        """
+        network, store = self._decoder.network, TurnStore(self._device)
+        network.store = store
+        try:
+            yield
+        finally:
+            network.store = None
+            if store.given_up:
+                self.usage.reason += f", but for {store.given_up:,} tokens that found no memory"
+            release_memory()
 
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         """Answer requests that ask for text: those with the same settings together."""
@@ -201,16 +221,15 @@ class GenerationEngine:
         return self._constant is not None and len(sample.prompt) + sample.owner.prompt.max_tokens > self._constant
 
     def _can_decode(self) -> bool:
-        """Whether rows can join and leave a batch of this network; checked once, before the first text."""
+        """Whether rows can join and leave a batch of this network; checked once, before the first text.
+
+        Whether their columns may be kept is checked once, too, if that is asked for.
+        """
+        network, store = self._decoder.network, self._decoder.network.store
         if not self._is_checked:
-            tokens = self._codec.tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"]
-            before = replace(self.usage)
-            with current_reporter().track("check how texts can be generated", total=1, unit="model") as advance:
-                reason = why_not(self._decoder.network, self._network, tokens=tokens, device=self._device)
-                advance()
-            # The check does not count as work.
-            self.usage.prompt_tokens_computed, self.usage.tokens_decoded = before.prompt_tokens_computed, before.tokens_decoded
-            self.usage.passes = before.passes
+            network.store = None
+            reason = self._why_not()
+            network.store = store
             self.usage.path = "rows" if reason is None else "padded"
             self.usage.reason = reason or "checked: rows that come and go have the logits of each text by itself"
             self._is_checked = True
@@ -221,4 +240,26 @@ class GenerationEngine:
                     type(self._network).__name__,
                     reason,
                 )
-        return self.usage.path == "rows"
+        is_by_rows = self.usage.path == "rows"
+        if store is not None and self._may_keep is None:
+            reason = "texts are not generated in rows"
+            if is_by_rows:
+                network.store = TurnStore(self._device)
+                reason = self._why_not()
+            self._may_keep = reason is None
+            how = "kept between turns" if reason is None else f"not kept between turns, for {reason}"
+            self.usage.reason += f"; keys and values are {how}"
+        network.store = store if self._may_keep else None
+        return is_by_rows
+
+    def _why_not(self) -> str | None:
+        """Why rows cannot come and go, or cannot be kept if there is a store; None if they can."""
+        tokens = self._codec.tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"]
+        before = replace(self.usage)
+        with current_reporter().track("check how texts can be generated", total=1, unit="model") as advance:
+            reason = why_not(self._decoder.network, self._network, tokens=tokens, device=self._device)
+            advance()
+        # The check does not count as work.
+        self.usage.prompt_tokens_computed, self.usage.tokens_decoded = before.prompt_tokens_computed, before.tokens_decoded
+        self.usage.passes = before.passes
+        return reason

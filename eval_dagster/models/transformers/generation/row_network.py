@@ -14,8 +14,9 @@ import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from eval_dagster.models.transformers.encoding.tokenization import common_prefix
+from eval_dagster.models.transformers.generation.turn_store import Columns, Piece, TurnStore
 from eval_dagster.models.transformers.network.architecture import takes
-from eval_dagster.models.transformers.network.batching import with_memory
+from eval_dagster.models.transformers.network.batching import is_out_of_memory, with_memory
 from eval_dagster.models.transformers.network.resources import free_memory
 from eval_dagster.models.usage import GenerationUsage
 
@@ -163,6 +164,25 @@ class RowCache(Cache):  # type: ignore[misc]
         self.lengths.append(length)
         frame.start = frame.end - max(self.lengths)
 
+    def columns(self, row: int, start: int) -> Columns:
+        """The keys and values of a row from one of its tokens on."""
+        begin, end = self._frame.end - self.lengths[row] + start, self._frame.end
+        return [tensor[row, :, begin:end] for layer in self.layers for tensor in (layer.keys, layer.values)]
+
+    def fill(self, piece: Piece) -> None:
+        """Add kept columns behind the tokens of a cache of one row; those that it has already are left alone."""
+        (length,) = self.lengths
+        begin, end = self._frame.start + length, self._frame.start + piece.end
+        for index in range(len(piece.columns) // 2):
+            if len(self.layers) == index:
+                self.layers.append(_Layer(self._frame))
+            layer, (keys, values) = self.layers[index], piece.columns[2 * index : 2 * index + 2]
+            if not layer.is_initialized:
+                layer.allocate(keys[None], values[None])
+            for mine, theirs in ((layer.keys, keys), (layer.values, values)):
+                mine[0, :, begin:end] = theirs[:, length - piece.start : piece.end - piece.start]
+        self.cut(piece.end)
+
     def leave(self, row: int) -> None:
         """Drop a row; the last one takes its place."""
         last = len(self.lengths) - 1
@@ -188,6 +208,8 @@ class RowNetwork:
         self._head_takes_positions = takes(network, "logits_to_keep")
         self._usage = usage
         self._token_bytes = 0
+        self.store: TurnStore | None = None
+        """Keeps the columns of texts that are over, which `clear` leaves alone. Null if nothing is kept."""
         self.clear()
 
     def clear(self, *, rows: int = 1, longest: int = 0, ahead: int = 0) -> None:
@@ -202,7 +224,7 @@ class RowNetwork:
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], chunk: int) -> torch.Tensor:
-        """Compute the part of a prompt that differs from the last one, at most `chunk` tokens at a time.
+        """Compute the part of a prompt that differs from the last one and from what is kept, at most `chunk` tokens at a time.
 
         Returns the float32 logits of the token after it: one row by vocabulary.
         """
@@ -214,6 +236,11 @@ class RowNetwork:
         cache.cut(start)
         # If a pass fails, the cached part of the prompt has no logits.
         self._tokens, self._logits = prompt[:start], None
+        for piece in () if self.store is None else self.store.find(prompt[:-1]):
+            if piece.end > start:
+                cache.fill(piece)
+                start = piece.end
+                self._tokens = prompt[:start]
         for begin in range(start, len(prompt), chunk):
             part = prompt[begin : begin + chunk]
             end = begin + len(part)
@@ -252,6 +279,26 @@ class RowNetwork:
         return logits
 
     @torch.inference_mode()
+    def keep(self, tokens: Sequence[int], row: int | None = None) -> None:
+        """Keep a text for prompts that continue it: that of a row, or without a row the prompt that was computed last.
+
+        Only those of its tokens are kept that went through the network. If memory runs out, all kept texts are forgotten.
+        """
+        if self.store is None:
+            return
+        cache, place = (self._prompt, 0) if row is None else (self._batch, row)
+        try:
+            self.store.keep(tuple(tokens[: cache.lengths[place]]), lambda start: cache.columns(place, start))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self.store.clear()
+
+    def forget(self) -> bool:
+        """Free the memory of all kept texts. Returns whether there were any."""
+        return self.store is not None and self.store.clear()
+
+    @torch.inference_mode()
     def leave(self, row: int) -> None:
         """Drop a row of the batch; the last one takes its place."""
         self._batch.leave(row)
@@ -276,7 +323,8 @@ class RowNetwork:
 def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: str) -> str | None:
     """Why a network's rows cannot join and leave a batch; None if they can.
 
-    `network` has the row cache, which is cleared. `plain` is the network itself. `tokens` are of ordinary text, for the texts of the check.
+    `network` has the row cache, which is cleared. If it has a store, texts must also be continued from their kept columns. `plain` is the
+    network itself. `tokens` are of ordinary text, for the texts of the check.
     """
     config = plain.config.get_text_config(decoder=True)
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(_LAYERS))
@@ -312,6 +360,9 @@ def _differences(network: RowNetwork, plain: Any, tokens: Sequence[int], device:
     seen.append((network.prefill(three[:12], 64), right_three[11:12]))
     network.join()
     seen.append((network.step([two[23], three[12]]), torch.stack([right_two[23], right_three[12]])))
+    if network.store is not None:
+        network.keep(two, 0)
+        seen.append((network.prefill(two, 64), right_two[24:25]))
     off = torch.stack([_difference(mine, theirs).max() for mine, theirs in seen]).max()
     # The same, if each of the last tokens is added to a cache of the network's own.
     ids, first = torch.tensor([two], device=device), len(two) - _ONE_BY_ONE
