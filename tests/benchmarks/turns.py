@@ -38,6 +38,8 @@ def run_turns(setting: Setting, say: Any) -> Row:
         )
         row.figures[how] = [{name: value for name, value in run.items() if name != "answers"} for run in runs[how]]
     pairs = list(zip(runs["kept"][0]["answers"], runs["read"][0]["answers"], strict=True))
+    alone = sum(runs["kept"][0]["nodes_by_turn"])
+    row.cells["least possible without them"] = f"{alone:,} tokens, the nodes of each turn by itself"
     row.cells["equal texts"] = f"{sum(one == other for one, other in pairs):,} of {len(pairs):,}"
     row.cells["how"] = str(runs["kept"][0]["reason"])
     if any(run["tokens"] > _OVER_NODES * run["nodes"] for run in runs["kept"]):

@@ -51,6 +51,7 @@ def main(work_file: str, result_file: str, folder: str, how: str) -> None:
     system = Message(role=Role.SYSTEM, content=_text(tokenizer, draw, work["system_tokens"]))
     settings = GenerationSettings(max_tokens=work["answer_tokens"])
     sequences: list[list[int]] = []
+    turn_nodes: list[int] = []
     with tempfile.TemporaryDirectory() as home:
         section = TransformersModel.model_validate({"backend": "transformers", "source": {"folder": folder}, "device": "auto"})
         handle = open_model("benchmark", section, folder=Path(home), home=Path(home))
@@ -75,6 +76,8 @@ def main(work_file: str, result_file: str, folder: str, how: str) -> None:
                     texts.append(f"{request.request_id}: {response.text[0]}")
                     place = int(request.request_id.split("-")[1])
                     histories[place].append(Message(role=Role.ASSISTANT, content=response.text[0]))
+                turn_nodes.append(count_nodes(sequences[-len(asked) :]))
+                sys.stderr.write(f"turn {turn + 1}: {model.usage()[1].computed():,} tokens for {count_nodes(sequences):,} nodes\n")
             return sorted(texts)
 
         with model.conversing() if how == "kept" else nullcontext():
@@ -84,6 +87,7 @@ def main(work_file: str, result_file: str, folder: str, how: str) -> None:
         usage = model.usage()[1]
     counted = {
         "nodes": count_nodes(sequences),
+        "nodes_by_turn": turn_nodes,
         "read": usage.prompt_tokens_computed - before.prompt_tokens_computed,
         "asked": usage.prompt_tokens_asked - before.prompt_tokens_asked,
         "decoded": usage.tokens_decoded - before.tokens_decoded,

@@ -280,7 +280,7 @@ class RowNetwork:
 
     @torch.inference_mode()
     def keep(self, tokens: Sequence[int], row: int | None = None) -> None:
-        """Keep a text for prompts that continue it: that of a row, or without a row the prompt that was computed last.
+        """Keep the text of a row, or without a row the prompt that was computed last, for prompts that continue it.
 
         Only those of its tokens are kept that went through the network. If memory runs out, all kept texts are forgotten.
         """
