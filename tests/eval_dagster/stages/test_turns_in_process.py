@@ -8,7 +8,7 @@ from running_stages import run_all
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import StageResult
 
-TASK = '''
+TASK = """
     import eval_dagster as ed
 
 
@@ -40,7 +40,7 @@ TASK = '''
 
 
     TURNS = 4
-'''
+"""
 
 
 def reason_of(result: StageResult) -> str:

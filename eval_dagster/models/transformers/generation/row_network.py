@@ -282,7 +282,7 @@ class RowNetwork:
     def keep(self, tokens: Sequence[int], row: int | None = None) -> None:
         """Keep the text of a row, or without a row the prompt that was computed last, for prompts that continue it.
 
-        Only those of its tokens are kept that went through the network. If memory runs out, all kept texts are forgotten.
+        Tokens that never went through the network are left out. If memory runs out, all kept texts are forgotten.
         """
         if self.store is None:
             return
