@@ -20,28 +20,7 @@ import meter  # imports torch, before which the package chooses how its threads 
 from token_tree import count_nodes
 from transformers import AutoTokenizer
 
-_WORDS = (
-    "what",
-    "how",
-    "many",
-    "which",
-    "small",
-    "green",
-    "river",
-    "stone",
-    "bread",
-    "market",
-    "window",
-    "garden",
-    "letter",
-    "train",
-    "music",
-    "winter",
-    "seven",
-    "water",
-    "paper",
-    "bridge",
-)
+_WORDS = ("what", "how", "many", "small", "green", "river", "bread", "market", "window", "letter", "train", "seven", "water", "bridge")
 
 
 def main(work_file: str, result_file: str, folder: str, how: str) -> None:
