@@ -13,8 +13,8 @@ from eval_dagster.episodes.branches import ROOT, begin_branches, next_place
 from eval_dagster.episodes.limits import LIMITS, Limit, LimitError, Spent
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order, replayable
 from eval_dagster.episodes.state import State, changed
-from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions
-from eval_dagster.errors import EvalDagsterError, described
+from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions, tool_named
+from eval_dagster.errors import EvalDagsterError, MachineError, described
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.lake.tables.rows import message_fields
 from eval_dagster.records import SUBJECT, Message, Request, Role, ToolCall, Turn
@@ -304,7 +304,7 @@ class Episode:
         self.begin()
         self._within_limits(place)
         effect = self.at(place, "tool", call.name, call.arguments_text)
-        tool = self.of.tools.get(call.name)
+        tool = tool_named(self.of.tools, call.name)
         arguments = arguments_of(self.of.tools, call)
         if effect is not None and effect.value is not None:
             outcome = effect.value
@@ -367,7 +367,7 @@ def _ended(error: BaseException) -> tuple[Status, str | None, bool]:
     return (
         "error",
         f"{described(error)}{raised_at(error)}" if isinstance(error, Exception) else described(error),
-        isinstance(error, NotAskedError),
+        isinstance(error, NotAskedError | MachineError),
     )
 
 

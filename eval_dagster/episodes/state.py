@@ -7,8 +7,10 @@ from typing import Any, Protocol
 
 from eval_dagster.episodes.branches import apart
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, Place, in_order
-from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, failed, succeeded
+from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, failed, succeeded, tool_named
+from eval_dagster.errors import MachineError
 from eval_dagster.records import ToolCall
+from eval_dagster.tasks.episodes import EpisodeSample, Toolbox
 
 
 class Callers(Protocol):
@@ -25,6 +27,7 @@ class Owner(Protocol):
     """The episode that has the objects."""
 
     recorded: dict[Place, Effect]
+    sample: EpisodeSample
 
     @property
     def of(self) -> Callers:
@@ -51,9 +54,9 @@ class State:
     async def instance(self, of: type[Any]) -> Any:
         """The object of a class, with all recorded calls."""
         if of not in self._objects:
-            made = of()
+            made = of(self._episode.sample) if issubclass(of, Toolbox) else of()
             for effect in in_order(self._episode.recorded.values()):
-                tool = self._episode.of.tools.get(effect.name) if effect.kind == "tool" else None
+                tool = tool_named(self._episode.of.tools, effect.name) if effect.kind == "tool" else None
                 if tool is None or tool.owner is not of or effect.value is None:
                     continue
                 call = ToolCall(call_id="", name=effect.name, arguments_text=effect.key)
@@ -73,7 +76,10 @@ class State:
         own = () if tool.owner is None else (owner,)
         if asyncio.iscoroutinefunction(tool.function):
             return await apart(_awaited(tool.function(*own, **arguments)))
-        found: Outcome = await self._episode.of.in_thread(lambda: _called(lambda: tool.function(*own, **arguments)))
+        try:
+            found: Outcome = await self._episode.of.in_thread(lambda: _called(lambda: tool.function(*own, **arguments)))
+        except MachineError as error:  # nothing that a model should be told
+            raise self._episode.fail(error) from error
         return found
 
 
@@ -92,5 +98,7 @@ async def _awaited(called: Awaitable[Any]) -> Outcome:
 def _called(function: Callable[[], Any]) -> Outcome:
     try:
         return succeeded(function())
+    except MachineError:
+        raise
     except (Exception, SystemExit) as error:
         return failed(error)

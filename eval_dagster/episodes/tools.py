@@ -12,8 +12,10 @@ from pydantic_core import PydanticSerializationError, to_json
 from eval_dagster.errors import TaskDefinitionError, UsageError, described
 from eval_dagster.records import SUBJECT, ToolCall
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.episodes import EpisodeTask, is_effect
+from eval_dagster.tasks.episodes import EpisodeTask, Toolbox, is_effect
 
+_ANY = "*"
+"""The name of a `Toolbox` among the tools."""
 Kind = Literal["pure", "stateful", "effect"]
 """How a call is replayed: it is called again and compared, its object is rebuilt by all calls so far, or it is never called again."""
 
@@ -30,7 +32,7 @@ class Tool:
     """The class of a method."""
     function: Callable[..., Any]
     arguments: Any
-    """The pydantic model of the arguments."""
+    """The pydantic model of the arguments; None for a `Toolbox`, which takes all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,11 @@ def tools_of(given: Iterable[Callable[..., Any] | type[Any]], owner: str) -> Map
     for each in given:
         if not isinstance(each, type) and not inspect.isfunction(each):
             raise TaskDefinitionError(f"task {owner}: TOOLS has {each!r}; expected functions and classes")
+        if isinstance(each, type) and issubclass(each, Toolbox):
+            if _ANY in found:
+                raise TaskDefinitionError(f"task {owner}: TOOLS has two subclasses of Toolbox; expected at most one")
+            found[_ANY] = Tool(name=_ANY, kind="stateful", definition="", owner=each, function=each.call, arguments=None)
+            continue
         methods = _methods(each) if isinstance(each, type) else {each.__name__: each}
         for name, function in methods.items():
             if name in found:
@@ -115,15 +122,22 @@ def _tool(name: str, kind: Kind, function: Callable[..., Any], owner: type[Any] 
     return Tool(name=name, kind=kind, definition=json.dumps(definition), owner=owner, function=function, arguments=arguments)
 
 
+def tool_named(tools: Mapping[str, Tool], name: str) -> Tool | None:
+    """The tool that a call of this name is for: one of this name, or the task's `Toolbox`."""
+    return tools.get(name) or tools.get(_ANY)
+
+
 def arguments_of(tools: Mapping[str, Tool], call: ToolCall) -> Mapping[str, object] | Outcome:
     """The arguments of a call, converted to their types, or what is wrong with it."""
-    tool = tools.get(call.name)
+    tool = tool_named(tools, call.name)
     if tool is None:
         known = ", ".join(tools) or "none"
         return _wrong(f"there is no tool {call.name!r}; the tools are: {known}")
     given = call.arguments
     if given is None:
         return _wrong(f"the arguments are no JSON object: {call.arguments_text[:200]}")
+    if tool.arguments is None:
+        return {"name": call.name, "arguments": given}
     try:
         made = tool.arguments.model_validate(given)
     except ValidationError as error:
@@ -153,4 +167,4 @@ def failed(error: BaseException) -> Outcome:
 
 def definitions(tools: Mapping[str, Tool]) -> Sequence[str]:
     """The definitions of all tools, as JSON."""
-    return tuple(tool.definition for tool in tools.values())
+    return tuple(tool.definition for name, tool in tools.items() if name != _ANY)

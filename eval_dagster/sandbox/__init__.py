@@ -20,7 +20,7 @@ from eval_dagster.sandbox.records import (
     execution_allowed,
     sandbox_policy,
 )
-from eval_dagster.sandbox.running import probe, require_sandbox, run_python
+from eval_dagster.sandbox.running import probe, require_sandbox, run_python, walled
 
 __all__ = [
     "ALLOW_KEY",
@@ -34,4 +34,5 @@ __all__ = [
     "require_sandbox",
     "run_python",
     "sandbox_policy",
+    "walled",
 ]

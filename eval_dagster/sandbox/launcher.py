@@ -45,8 +45,7 @@ def main() -> None:
 
 def _run(request: dict[str, Any]) -> NoReturn:
     """Start the program and its tests, wait for their end, and report it."""
-    if (interfaces := {name for _, name in socket.if_nameindex()}) - {"lo"}:
-        raise OSError(f"the code would have a network: {', '.join(sorted(interfaces))}")
+    require_no_network()
     # Without root the program has the same user, and process 1 ignores signals from the sandbox that have no handler. Python installs a
     # handler for SIGINT: remove it here; the program's interpreter installs its own.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -92,7 +91,7 @@ def _start(request: dict[str, Any], failed: tuple[int, int], script: str, *argum
     if child:
         return child
     try:
-        _become_nobody(request)
+        become_nobody(request)
         for argument in arguments:
             if isinstance(argument, int):
                 os.set_inheritable(argument, True)
@@ -103,8 +102,14 @@ def _start(request: dict[str, Any], failed: tuple[int, int], script: str, *argum
     os._exit(127)
 
 
-def _become_nobody(request: dict[str, Any]) -> None:
-    """Give up every privilege, and set the limits."""
+def require_no_network() -> None:
+    """Raise `OSError` if there is a network."""
+    if (interfaces := {name for _, name in socket.if_nameindex()}) - {"lo"}:
+        raise OSError(f"the code would have a network: {', '.join(sorted(interfaces))}")
+
+
+def become_nobody(request: dict[str, Any]) -> None:
+    """Give up every privilege, and set the limits of a request."""
     os.setsid()
     os.chdir(_WORKDIR)
     os.umask(0o077)

@@ -4,12 +4,13 @@ import json
 import math
 import os
 import re
+import resource
 import secrets
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -132,6 +133,28 @@ def _run(program: Program, limits: Limits, toolchain: Toolchain | None = None) -
         finally:
             watch.kill()
     return watch.result()
+
+
+def walled(command: Sequence[str], folders: Sequence[str], environment: Mapping[str, str], limits: Limits) -> list[str]:
+    """The command that runs another one within the walls of the sandbox, for a process that answers many times.
+
+    It ends with its standard input. Only its own code runs in it: the policy is not asked, and its time is not limited.
+
+    Args:
+        command: The command with its arguments.
+        folders: Folders that it may read.
+        environment: Its environment.
+        limits: Its memory and files.
+
+    Raises:
+        RequirementError: The machine has no sandbox.
+    """
+    require_sandbox()
+    user = _USERS[0] + secrets.randbelow(len(_USERS))
+    request = asdict(limits) | _LIMITS | {"cpu_s": resource.RLIM_INFINITY, "user": user}
+    started = json.dumps({**request, "command": list(command), "environment": dict(environment)})
+    walls_of_it = walls.bubblewrap(limits.disk_bytes, folders=folders)
+    return [*_FIRST_TO_GO, *walls_of_it, walls.PYTHON, "-I", "-S", "-B", "-c", _script("resident.py"), started]
 
 
 @cache

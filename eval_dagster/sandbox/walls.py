@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -53,8 +54,13 @@ def is_visible(path: str) -> bool:
     return any(Path(path).resolve().is_relative_to(shown) for shown in visible_paths()[0])
 
 
-def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None) -> list[str]:
+def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None, folders: Sequence[str] = ()) -> list[str]:
     """The command of bubblewrap, to which the command to run is appended.
+
+    Args:
+        disk_bytes: Most bytes of the files in the folder that code may write to.
+        toolchain: A compiler that code may start.
+        folders: Further folders that code may read, also folders of installed packages.
 
     Raises:
         MachineError: bubblewrap is not installed.
@@ -70,11 +76,15 @@ def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None) -> list[str]
     if toolchain is not None:
         paths = [*paths, *_paths_of(toolchain)]
         links = links | {_OWN_EXECUTABLE: toolchain.executable}
-    leading = {str(parent) for path in (*paths, *DEVICES, *links) for parent in Path(path).parents} - {"/", WORKDIR}
+    hidden = package_folders()
+    folders = [each for each in folders if not is_visible(each) or any(Path(each).resolve().is_relative_to(path) for path in hidden)]
+    leading = {str(parent) for path in (*paths, *folders, *DEVICES, *links) for parent in Path(path).parents} - {"/", WORKDIR}
     # bubblewrap would open unnamed folders to their owner only. Sorted: outer folders come first.
     shown = [part for folder in sorted(leading) for part in ("--perms", "0755", "--dir", folder)]
     shown += [part for path in paths for part in ("--ro-bind", path, path)]
-    shown += [part for path in package_folders() for part in ("--perms", "0755", "--tmpfs", path, "--remount-ro", path)]
+    shown += [part for path in hidden for part in ("--perms", "0755", "--tmpfs", path)]
+    shown += [part for path in folders for part in ("--ro-bind", path, path)]
+    shown += [part for path in hidden for part in ("--remount-ro", path)]
     shown += [part for link, target in links.items() for part in ("--symlink", target, link)]
     shown += [part for device in DEVICES for part in ("--dev-bind", device, device)]
     namespaces = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")

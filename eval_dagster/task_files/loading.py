@@ -230,8 +230,10 @@ def load_task(
     return task
 
 
-def _adapted(benchmark: Benchmark) -> type[BaseTask[Any]]:
+def _adapted(benchmark: Benchmark | type[BaseTask[Any]]) -> type[BaseTask[Any]]:
     """The task class of a benchmark. The metrics that run code say so, so that a project has to allow it."""
+    if isinstance(benchmark, type):
+        return benchmark
     task = adapter_task(benchmark)
     for metric in task.METRICS:
         if metric.NAME in getattr(benchmark, "executes_code", ()):

@@ -186,8 +186,8 @@ class Registry(Protocol):
         """All names."""
         ...
 
-    def benchmark(self, name: str, folder: Path) -> Benchmark:
-        """The benchmark of a name.
+    def benchmark(self, name: str, folder: Path) -> Benchmark | type[BaseTask[Any]]:
+        """The benchmark of a name, or a task class where a benchmark has not all that is needed, such as episodes.
 
         Args:
             name: The part after the registry's name and a colon.

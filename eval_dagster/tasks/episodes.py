@@ -59,6 +59,22 @@ class Reply:
         return Turn(Role.ASSISTANT, self.text, tuple(self.tool_calls))
 
 
+class Toolbox:
+    """Tools whose names, arguments and definitions depend on the sample.
+
+    A subclass is one of the `TOOLS` of a task. It gets every call that no other tool of the task has, and each episode has an object of it,
+    which is rebuilt by its calls as every object of a tool is. Its tools are not among `tools.definitions`: the episode itself knows the
+    tools of its sample.
+    """
+
+    def __init__(self, sample: EpisodeSample) -> None:
+        """Begin an episode about a sample."""
+
+    def call(self, name: str, arguments: dict[str, object]) -> object:
+        """The result of a call: a text, or a value that JSON has."""
+        raise NotImplementedError
+
+
 class AnswerError(Exception):
     """A model gave no answer in an episode. An episode may catch it; else it ends with this error."""
 

@@ -43,7 +43,11 @@ def make_environment(registry: type[ProcessRegistry], folder: Path, python: Path
     if not (folder / made).is_file():
         _run([str(python or interpreter(registry)), "-m", "venv", str(folder / made.parent.parent)], name)
     pinned = registry.DISTRIBUTION if wanted is None else f"{registry.DISTRIBUTION}=={wanted}"
-    _run([str(folder / made), "-m", "pip", "install", pinned, *registry.EXTRA_REQUIREMENTS], name)
+    if registry.IS_BARE:
+        _run([str(folder / made), "-m", "pip", "install", *registry.EXTRA_REQUIREMENTS], name)
+        _run([str(folder / made), "-m", "pip", "install", "--no-deps", pinned], name)
+    else:
+        _run([str(folder / made), "-m", "pip", "install", pinned, *registry.EXTRA_REQUIREMENTS], name)
     return name, made
 
 

@@ -26,9 +26,18 @@ _MISSING = ("ImportError", "ModuleNotFoundError", "PackageNotFoundError")
 class WorkerProcess:
     """A process that calls the functions of a worker file. Calls of several threads wait for each other."""
 
-    def __init__(self, name: str, python: Path, file: Path, asked: Mapping[str, Callable[..., object]] = MappingProxyType({})) -> None:
-        """`name` is the registry's name, for messages. `asked` are the functions that the worker may ask for, by their names."""
-        self._name, self._python, self._file, self._asked = name, python, file, asked
+    def __init__(
+        self,
+        name: str,
+        python: Path,
+        file: Path,
+        asked: Mapping[str, Callable[..., object]] = MappingProxyType({}),
+        walls: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    ) -> None:
+        """`name` is the registry's name, for messages. `asked` are the functions that the worker may ask for, by their names. `walls` gives
+        the command that runs another one in the sandbox, if the worker runs there.
+        """
+        self._name, self._python, self._file, self._asked, self._walls = name, python, file, asked, walls
         self._process: subprocess.Popen[str] | None = None
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         self._drain: threading.Thread | None = None
@@ -123,9 +132,10 @@ class WorkerProcess:
             return self._process
         self._last.clear()
         inherited = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED or self._python == Path(sys.executable)}
+        command: Sequence[str] = [str(self._python), str(Path(serve.__file__)), str(self._file)]
         try:
             self._process = subprocess.Popen(
-                [str(self._python), str(Path(serve.__file__)), str(self._file)],
+                command if self._walls is None else self._walls(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +17,15 @@ from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError
 from eval_dagster.peers.processes.benchmark import ProcessBenchmark
 from eval_dagster.peers.processes.process import WorkerProcess
 from eval_dagster.peers.workers import serve
+from eval_dagster.sandbox import Limits, walled
 from eval_dagster.stores.whole_files import replaced, user_cache
 from eval_dagster.tasks.benchmark import Listed
 from eval_dagster.versions.hashes import file_hash, file_stamp, stable_hash
 
+_WALLED = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}  # noqa: S108 - the sandbox's own
+"""The environment variables of a worker in the sandbox."""
+_LIMITS = Limits(memory_bytes=2**33, disk_bytes=2**28)
+"""The most that a worker in the sandbox may use."""
 _processes: dict[tuple[str, str, str], tuple[str | None, WorkerProcess]] = {}
 """By interpreter, worker and a user's file: the stamp of the environment when the process was asked for first, and the process."""
 
@@ -67,6 +73,16 @@ class Environment:
     def is_known(self) -> bool:
         """Whether the interpreter has a folder of packages beside it, so that installed packages can be seen."""
         return any(self._site_packages())
+
+    def folders(self) -> list[str]:
+        """The folders that the interpreter reads: of the environment, and of the installation of Python that it was made with."""
+        prefix = self.python.parent.parent.resolve()
+        try:
+            lines = (prefix / "pyvenv.cfg").read_text("utf-8").splitlines()
+        except OSError:
+            return [str(prefix)]
+        homes = [value.strip() for key, _, value in (line.partition("=") for line in lines) if key.strip() == "home"]
+        return [*(str(Path(home).resolve().parent) for home in homes), str(prefix)]
 
     def _site_packages(self) -> Iterator[Path]:
         # The interpreter of a virtual environment is a link; its folders are beside the link.
@@ -142,6 +158,10 @@ class ProcessRegistry:
     """The functions that the worker may ask for, by their names."""
     EXTRA_REQUIREMENTS: ClassVar[Sequence[str]] = ()
     """The packages that `eval-dagster environments add` installs beside the distribution."""
+    IS_BARE: ClassVar[bool] = False
+    """Whether the distribution is installed without its own requirements, since `EXTRA_REQUIREMENTS` has all that the worker needs."""
+    IS_WALLED: ClassVar[bool] = False
+    """Whether the worker runs in the sandbox, because the package executes what a model wrote. It reads its environment alone."""
     PYTHON: ClassVar[str | None] = None
     """The least version of Python that the package needs, such as `3.12`."""
 
@@ -204,7 +224,10 @@ class ProcessRegistry:
         stamp = stamp and stable_hash([stamp, dict(files)]) if files else stamp
         known, process = _processes.get(key, (None, None))
         if process is None:
-            process = WorkerProcess(self.NAME, environment.python, worker_file(self.WORKER), self.ASKED)
+            file = worker_file(self.WORKER)
+            folders = [*environment.folders(), str(file.parent), str(Path(serve.__file__).parent)]
+            walls = partial(walled, folders=folders, environment=_WALLED, limits=_LIMITS) if self.IS_WALLED else None
+            process = WorkerProcess(self.NAME, environment.python, file, self.ASKED, walls)
         elif known != stamp:
             process.close()  # it imported the package before that changed
         _processes[key] = (stamp, process)

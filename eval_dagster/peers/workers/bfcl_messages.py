@@ -1,0 +1,49 @@
+"""The messages between this package and the worker of BFCL, as JSON has them.
+
+The worker names these types for the checker of types alone.
+"""
+
+from typing import Literal, NotRequired, TypedDict
+
+Combination = Literal["micro", "macro", "non_live"]
+"""How the scores of several categories become one: over all entries, as the mean of the categories, or as the package's non-live score."""
+
+
+class CategoriesDescribed(TypedDict):
+    """A category or a group."""
+
+    subjects: list[str]
+    """Its categories."""
+    combination: Combination
+    description: str
+    runs_calls: bool
+    """Whether the calls of the model are executed."""
+    version: object
+    """It changes with everything that decides the results."""
+
+
+class EntryRow(TypedDict):
+    """An entry of a category as a row."""
+
+    id: str
+    category: str
+    steps: str
+    """Most steps of a turn; 0 where the model is asked once."""
+    turns: str
+    """The messages of each turn as JSON: role and content."""
+    tools: str
+    """The definitions of all tools that the model has from a turn on, by the number of the turn, as JSON."""
+    answer: str
+    """The right answer as JSON; null if no call is right."""
+
+
+class VerdictSent(TypedDict):
+    """A verdict of the checker."""
+
+    valid: bool
+    error_type: NotRequired[str]
+    """The checker's name of what is wrong, for an answer that is not valid."""
+    error: NotRequired[str]
+    """What the checker says."""
+    fault: NotRequired[str]
+    """The first wrong call."""
