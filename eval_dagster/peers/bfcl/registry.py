@@ -19,6 +19,7 @@ class BfclRegistry(ProcessRegistry):
     WORKER = "eval_dagster.peers.workers.bfcl_worker"
     COMPANIONS = (
         "eval_dagster.peers.workers.bfcl_faults",
+        "eval_dagster.peers.workers.bfcl_memory",
         "eval_dagster.peers.workers.bfcl_package",
         "eval_dagster.peers.workers.clean_child",
         "eval_dagster.peers.workers.installed_versions",

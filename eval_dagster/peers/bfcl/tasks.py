@@ -3,36 +3,68 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, ClassVar, cast
+
+from pydantic import BaseModel
 
 from eval_dagster.metrics.base import BaseMetric, Item, ItemMetric
 from eval_dagster.metrics.explanations import explain
 from eval_dagster.peers.processes.process import WorkerProcess
-from eval_dagster.peers.workers.bfcl_messages import CategoriesDescribed, VerdictSent
+from eval_dagster.peers.workers.bfcl_messages import CategoriesDescribed, Combination, MemorySent, VerdictSent
 from eval_dagster.records import Completion, Message, MetricContext, Role, Row, ToolCall, Turn
 from eval_dagster.tasks.episodes import EpisodeSample, EpisodeTask, Reply, Roles, Toolbox, Tools
 
+SESSION = "(session)"
+"""The name under which an episode begins a session with a memory. The model cannot call it."""
 _UNREADABLE = "Error: the arguments are no JSON object"
 _SIMPLE = "simple_"
-_MOST_REQUESTS = 1000
+_MOST_REQUESTS = 5000
 """More than the steps of all turns of any entry."""
 
 
 class Systems(Toolbox):
-    """The systems of an entry, such as a file system and a ticket office. They live in the process of the package."""
+    """The systems of an entry, such as a file system or a memory. They live in the process of the package.
+
+    It makes them anew for each call and calls all calls so far, so that no entry sees another one's.
+    """
 
     PROCESS: ClassVar[WorkerProcess]
 
     def __init__(self, sample: EpisodeSample) -> None:
-        self._about = cast(Entry, sample.context)
+        self._about = _entry_of(sample)
         self._calls: list[tuple[str, Mapping[str, object]]] = []
+        self._session = ""
+        self._kept: str | None = None
 
     def call(self, name: str, arguments: dict[str, object]) -> str:
-        """The result of a call. The process makes the systems anew and calls all calls so far, so that no entry sees another one's."""
+        """The result of a call, or the system prompt of the session that `SESSION` begins."""
+        if name == SESSION:
+            return self._begin(str(arguments["id"]))
         self._calls.append((name, arguments))
+        if self._session:
+            return self._remembered()["result"]
         found: str = self.PROCESS.call("execute", category=self._about.category, entry=self._about.id, calls=self._calls)
         return found
+
+    def _begin(self, session: str) -> str:
+        if self._session:
+            self._kept = self._remembered()["kept"]
+        self._session, self._calls = session, []
+        return self._remembered()["prompt"]
+
+    def _remembered(self) -> MemorySent:
+        found: MemorySent = self.PROCESS.call(
+            "remember", category=self._about.category, entry=self._session, kept=self._kept, calls=self._calls
+        )
+        return found
+
+
+class Session(BaseModel):
+    """A session in which the model is told what it may remember."""
+
+    id: str
+    turns: list[list[dict[str, str]]]
 
 
 class Entry(MetricContext):
@@ -46,6 +78,8 @@ class Entry(MetricContext):
     """The messages of each turn: role and content."""
     tools: dict[str, list[str]]
     """The definitions of all tools that the model has from a turn on."""
+    sessions: Sequence[Session] = ()
+    """The sessions before a question about them."""
 
 
 class FunctionCallingTask(EpisodeTask[str]):
@@ -75,35 +109,59 @@ class FunctionCallingTask(EpisodeTask[str]):
             steps=int(item["steps"]),
             turns=json.loads(item["turns"]),
             tools=json.loads(item["tools"]),
+            sessions=json.loads(item["sessions"]),
         )
 
     async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> Reply:
         """Ask as the package does. The reply has the result as JSON, in the form of the package's files of results."""
-        about = Entry.model_validate(dict(cast(MetricContext, sample.context)))
+        about = _entry_of(sample)
         if not about.steps:
             answer = await roles.subject.ask(_messages(about.turns[0]), tools=about.tools["0"])
             return _reply(_step(answer), answer)
-        messages: list[Message] = []
-        result: list[list[object]] = []
-        offered: Sequence[str] = ()
-        for number, turn in enumerate(about.turns):
-            offered = about.tools.get(str(number), offered)
-            messages += _messages(turn)
-            steps: list[object] = []
-            result.append(steps)
-            while len(steps) <= about.steps:
-                answer = await roles.subject.ask(messages, tools=offered)
-                messages.append(answer.message)
-                steps.append(_step(answer))
-                if not answer.tool_calls:
-                    break
-                if not all(map(_is_readable, answer.tool_calls)):  # servers expect a result for each call
-                    messages += [Turn(Role.TOOL, _UNREADABLE, (), each.call_id) for each in answer.tool_calls]
-                    break
-                messages += [await tools.call(each) for each in answer.tool_calls]
-            else:
-                break  # too many steps: the package ends the whole entry
-        return _reply(result, answer)
+        for session in about.sessions:
+            await _conversation(about, await _with_memory(session.id, session.turns, tools), roles, tools)
+        turns = await _with_memory(about.id, about.turns, tools) if about.sessions else about.turns
+        return _reply(*await _conversation(about, turns, roles, tools))
+
+
+def _entry_of(sample: EpisodeSample) -> Entry:
+    return Entry.model_validate(dict(cast(MetricContext, sample.context)))
+
+
+async def _with_memory(session: str, turns: Sequence[Sequence[Mapping[str, str]]], tools: Tools) -> list[list[Mapping[str, str]]]:
+    """The turns of a session, after a system prompt with what the model has in its memory."""
+    begun = await tools.call(ToolCall(call_id=session, name=SESSION, arguments_text=json.dumps({"id": session})))
+    first, *others = turns
+    own = [each["content"] for each in first if each["role"] == Role.SYSTEM.value]
+    prompt = {"role": Role.SYSTEM.value, "content": "\n\n".join([begun.content, *own])}
+    return [[prompt, *(each for each in first if each["role"] != Role.SYSTEM.value)], *map(list, others)]
+
+
+async def _conversation(
+    about: Entry, turns: Sequence[Sequence[Mapping[str, str]]], roles: Roles, tools: Tools
+) -> tuple[list[list[object]], Reply]:
+    """The steps of each turn in the package's form, and the last answer."""
+    messages: list[Message] = []
+    result: list[list[object]] = []
+    offered: Sequence[str] = ()
+    for number, turn in enumerate(turns):
+        offered = about.tools.get(str(number), offered)
+        messages += _messages(turn)
+        steps: list[object] = []
+        result.append(steps)
+        while len(steps) <= about.steps:
+            answer = await roles.subject.ask(messages, tools=offered)
+            messages.append(answer.message)
+            steps.append(_step(answer))
+            if not answer.tool_calls:
+                break
+            if not all(map(_is_readable, answer.tool_calls)):  # servers expect a result for each call
+                messages += [Turn(Role.TOOL, _UNREADABLE, (), each.call_id) for each in answer.tool_calls]
+                break
+            messages += [await tools.call(each) for each in answer.tool_calls]
+        else:
+            break  # too many steps: the package ends the whole conversation
+    return result, answer
 
 
 def _messages(turn: Sequence[Mapping[str, str]]) -> list[Message]:
@@ -116,7 +174,7 @@ def _step(answer: Reply) -> object:
 
 def _is_readable(call: ToolCall) -> bool:
     """Whether the package can read the arguments of a call. It takes an empty text for a mistake."""
-    return bool(call.arguments_text) and call.arguments is not None
+    return bool(call.arguments_text) and call.arguments is not None and call.name != SESSION
 
 
 def _reply(result: object, last: Reply) -> Reply:
@@ -175,13 +233,65 @@ class NonLiveScore(ItemMetric[Completion]):
     @classmethod
     def aggregate(cls, items: Sequence[Item]) -> float:
         """Return the mean of the parts that there are."""
-        of_category: dict[str, list[float]] = defaultdict(list)
-        for category, value in items:
-            of_category[category].append(value)
         parts: dict[str, list[float]] = defaultdict(list)
-        for category, values in of_category.items():
-            parts[_SIMPLE if category.startswith(_SIMPLE) else category].append(fmean(values))
+        for category, accuracy in _accuracies(items).items():
+            parts[_SIMPLE if category.startswith(_SIMPLE) else category].append(accuracy)
         return fmean(fmean(each) for each in parts.values())
+
+
+class _OfFormats(ItemMetric[Completion]):
+    """A score of how far the accuracies of the formats of a prompt differ, in points, rounded as in the package."""
+
+    HIGHER_IS_BETTER = False
+    BEST = None
+    CHECKER: ClassVar[Checker]
+
+    def calculate(self, response: Completion) -> Item:
+        """Return the format and the verdict."""
+        return [response.row["category"], float(self.CHECKER.verdict(response)["valid"])]
+
+
+class MaxDelta(_OfFormats):
+    """The best format's accuracy less the worst one's."""
+
+    NAME = "accuracy_max_delta"
+    BOUNDS = (0.0, 100.0)
+
+    @classmethod
+    def aggregate(cls, items: Sequence[Item]) -> float:
+        """Return the difference; 0 for one format."""
+        accuracies = _accuracies(items).values()
+        return round((max(accuracies) - min(accuracies)) * 100, 2)
+
+
+class Deviation(_OfFormats):
+    """The standard deviation of the accuracies of all formats, as of a sample of formats."""
+
+    NAME = "accuracy_std"
+    BOUNDS = (0.0, 100.0)
+
+    @classmethod
+    def aggregate(cls, items: Sequence[Item]) -> float:
+        """Return the deviation; 0 for one format."""
+        accuracies = _accuracies(items).values()
+        return round(stdev(accuracies) * 100, 2) if len(accuracies) > 1 else 0.0
+
+
+def _accuracies(items: Sequence[Item]) -> dict[str, float]:
+    """The shares of right answers by category or format."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for name, value in items:
+        found[name].append(value)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+_SCORES: Mapping[Combination, Sequence[type[BaseMetric[Any]]]] = {
+    "micro": (Verdict,),
+    "macro": (Verdict,),
+    "non_live": (NonLiveScore, Verdict),
+    "formats": (MaxDelta, Deviation, Verdict),
+}
+"""The metrics of a task by how its categories become one score. The first is the headline."""
 
 
 def function_calling_task(name: str, described: CategoriesDescribed, process: WorkerProcess, version: str) -> type[FunctionCallingTask]:
@@ -193,10 +303,8 @@ def function_calling_task(name: str, described: CategoriesDescribed, process: Wo
         process: The worker.
         version: Hash of all that decides rows, results of tools and verdicts, beside the code here.
     """
-    checker, runs_calls = Checker(process), described["runs_calls"]
-    metrics = [_own(Verdict, version=version, checker=checker, executes_code=runs_calls)]
-    if described["combination"] == "non_live":
-        metrics.insert(0, _own(NonLiveScore, version=version, checker=checker, executes_code=runs_calls))
+    checker, combination = Checker(process), described["combination"]
+    metrics = [_own(each, version=version, checker=checker, executes_code=described["runs_calls"]) for each in _SCORES[combination]]
     systems = type(Systems.__name__, (Systems,), {"PROCESS": process, **_place(Systems)})
     attributes: dict[str, object] = {
         "NAME": name,
@@ -204,9 +312,9 @@ def function_calling_task(name: str, described: CategoriesDescribed, process: Wo
         "PROCESS": process,
         "SUBJECTS": list(described["subjects"]),
         "METRICS": metrics,
-        "HEADLINE_AGGREGATION": "macro" if described["combination"] == "macro" else "micro",
-        "TOOLS": (systems,) if runs_calls else (),
-        "MAX_TURNS": _MOST_REQUESTS if runs_calls else 1,
+        "HEADLINE_AGGREGATION": "macro" if combination == "macro" else "micro",
+        "TOOLS": (systems,) if described["has_systems"] else (),
+        "MAX_TURNS": _MOST_REQUESTS if described["has_systems"] else 1,
         "__doc__": described["description"],
         **_place(FunctionCallingTask),
     }

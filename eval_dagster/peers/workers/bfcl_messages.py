@@ -5,8 +5,9 @@ The worker names these types for the checker of types alone.
 
 from typing import Literal, NotRequired, TypedDict
 
-Combination = Literal["micro", "macro", "non_live"]
-"""How the scores of several categories become one: over all entries, as the mean of the categories, or as the package's non-live score."""
+Combination = Literal["micro", "macro", "non_live", "formats"]
+"""How the scores of several categories become one: over all entries, as the mean of the categories, as the package's non-live score, or by
+the differences between them."""
 
 
 class CategoriesDescribed(TypedDict):
@@ -16,8 +17,10 @@ class CategoriesDescribed(TypedDict):
     """Its categories."""
     combination: Combination
     description: str
+    has_systems: bool
+    """Whether the model has tools that answer."""
     runs_calls: bool
-    """Whether the calls of the model are executed."""
+    """Whether the package executes what a model wrote."""
     version: object
     """It changes with everything that decides the results."""
 
@@ -35,6 +38,19 @@ class EntryRow(TypedDict):
     """The definitions of all tools that the model has from a turn on, by the number of the turn, as JSON."""
     answer: str
     """The right answer as JSON; null if no call is right."""
+    sessions: str
+    """For a question about earlier sessions: their ids and turns as JSON."""
+
+
+class MemorySent(TypedDict):
+    """A session with a memory."""
+
+    prompt: str
+    """The system prompt, with what is in the memory at its begin."""
+    result: str
+    """The result of the last call."""
+    kept: str
+    """What the next session begins with."""
 
 
 class VerdictSent(TypedDict):

@@ -1,13 +1,12 @@
-"""Calls a function in a child of this process, so that what it changes or breaks is gone afterwards.
+"""A child of this process that answers requests, and is replaced as soon as one may have changed it.
 
-It needs the standard library alone.
+It needs the standard library alone. To make a child takes milliseconds, so it is kept as long as its requests are harmless.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import shutil
 import signal
@@ -17,80 +16,106 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-_SECONDS = 30
-"""Most seconds that a child may compute, and most that are waited for it while it does not."""
+_SECONDS = 60
+"""Most seconds that an answer may take."""
 _FOLDER = Path("/tmp")  # noqa: S108 - the sandbox's own, in memory
 _DESCRIPTORS = 1024
 _INIT = 1
+_ERROR = "error"
 
 
 class ChildError(RuntimeError):
-    """The child raised, was killed, or took too long."""
+    """The child raised, ended, or took too long."""
 
 
-def in_child(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a function, as JSON has it. Raises `ChildError` if there is none."""
-    kept = _files()
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        _child(write, function, arguments)
-    os.close(write)
-    try:
-        found = _read(read)
-    finally:
-        os.close(read)
-        _end(child)
-        for name in _files() - kept:
+class CleanChild:
+    """A child, made when it is needed, that calls a function for each request."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        """The arguments and the result of the function are those that JSON has. It leaves nothing behind for the next request."""
+        self._function = function
+        self._process = 0
+        self._requests = self._answers = -1
+        self._files: set[str] = set()
+
+    def ask(self, *arguments: object, is_harmless: bool) -> Any:
+        """The result of the function in the child, which ends after this request if the request is not harmless.
+
+        Raises:
+            ChildError: There is none.
+        """
+        if not self._process:
+            self._start()
+        answer = None
+        try:
+            with os.fdopen(os.dup(self._requests), "wb") as file:
+                file.write(json.dumps(arguments).encode() + b"\n")
+            answer = json.loads(self._line())
+            if _ERROR in answer:
+                raise ChildError(answer[_ERROR])
+            return answer["result"]
+        except (OSError, ValueError, KeyError, TypeError):
+            answer = None
+            raise ChildError(f"a call ended its process or took over {_SECONDS} s") from None
+        finally:
+            if answer is None or not is_harmless:
+                self._end()
+
+    def _start(self) -> None:
+        self._files = _names()
+        requests, self._requests = os.pipe()
+        self._answers, answers = os.pipe()
+        self._process = os.fork()
+        if not self._process:
+            self._answer(requests, answers)
+        os.close(requests)
+        os.close(answers)
+
+    def _answer(self, requests: int, answers: int) -> NoReturn:
+        try:
+            for descriptor in range(3, _DESCRIPTORS):
+                if descriptor not in (requests, answers):
+                    with suppress(OSError):
+                        os.close(descriptor)
+            with os.fdopen(requests, encoding="utf-8") as lines, os.fdopen(answers, "w", encoding="utf-8", errors="replace") as file:
+                for line in lines:
+                    file.write(self._outcome(line) + "\n")
+                    file.flush()
+        finally:
+            os._exit(0)
+
+    def _outcome(self, line: str) -> str:
+        try:
+            return json.dumps({"result": self._function(*json.loads(line))}, default=str)
+        except BaseException as error:
+            return json.dumps({_ERROR: f"{type(error).__name__}: {error}"})
+
+    def _line(self) -> bytes:
+        """The next answer; empty if it is too late or the child ended."""
+        found, deadline = bytearray(), time.monotonic() + _SECONDS
+        while not found.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._answers], [], [], left)
+            part = os.read(self._answers, 2**16) if ready else b""
+            if not part:
+                return b""
+            found += part
+        return bytes(found)
+
+    def _end(self) -> None:
+        """End the child, and in the sandbox, where this process is the first one, all that it has started and written."""
+        process, self._process = self._process, 0
+        os.close(self._requests)
+        os.close(self._answers)
+        with suppress(ProcessLookupError):
+            os.kill(-1 if os.getpid() == _INIT else process, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(process, 0)
+            while os.getpid() == _INIT:
+                os.waitpid(-1, 0)
+        for name in _names() - self._files:
             path = _FOLDER / name
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-    try:
-        answer = json.loads(found)
-        if "error" in answer:
-            raise ChildError(answer["error"])
-        return answer["result"]
-    except (ValueError, KeyError, TypeError):
-        raise ChildError(f"a call ended its process or took over {_SECONDS} s") from None
 
 
-def _child(write: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> NoReturn:
-    try:
-        os.closerange(3, write)
-        os.closerange(write + 1, _DESCRIPTORS)
-        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
-        try:
-            text = json.dumps({"result": function(*arguments)}, default=str)
-        except BaseException as error:
-            text = json.dumps({"error": f"{type(error).__name__}: {error}"})
-        with os.fdopen(write, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-    finally:
-        os._exit(0)
-
-
-def _read(descriptor: int) -> bytes:
-    """All that the child writes until it closes its end, or until it is too late."""
-    found, deadline = bytearray(), time.monotonic() + 2 * _SECONDS
-    while (left := deadline - time.monotonic()) > 0:
-        ready, _, _ = select.select([descriptor], [], [], left)
-        if not ready:
-            break
-        part = os.read(descriptor, 2**16)
-        if not part:
-            return bytes(found)
-        found += part
-    return b""
-
-
-def _end(child: int) -> None:
-    """End the child, and in the sandbox, where this process is the first one, all that it has started."""
-    with suppress(ProcessLookupError):
-        os.kill(-1 if os.getpid() == _INIT else child, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(child, 0)
-        while os.getpid() == _INIT:
-            os.waitpid(-1, 0)
-
-
-def _files() -> set[str]:
+def _names() -> set[str]:
     return set(os.listdir(_FOLDER)) if os.getpid() == _INIT else set()  # noqa: PTH208 - names
