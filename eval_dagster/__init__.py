@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     )
     from eval_dagster.tasks.base import NO_SUBJECT, BaseTask, IDKMixin
     from eval_dagster.tasks.doc import Doc, DocTask, SamplingMethod, doc_task
-    from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask, Reply, Roles, Tools, effect
+    from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask, Reply, Roles, Toolbox, Tools, effect
     from eval_dagster.tasks.language import Language
     from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle, TaskStyle
     from eval_dagster.versions.hashes import code_version, file_hash, package_versions, stable_hash
@@ -214,6 +214,7 @@ __all__ = [
     "TernaryScore",
     "TokenPerplexity",
     "ToolCall",
+    "Toolbox",
     "Tools",
     "Turn",
     "Usage",
@@ -263,7 +264,7 @@ _PLACES = {
     "TaskSample ToolCall Turn",
     "tasks.base": "NO_SUBJECT BaseTask IDKMixin",
     "tasks.doc": "Doc DocTask SamplingMethod doc_task",
-    "tasks.episodes": "AnswerError EpisodeSample EpisodeTask Reply Roles Tools effect",
+    "tasks.episodes": "AnswerError EpisodeSample EpisodeTask Reply Roles Toolbox Tools effect",
     "tasks.language": "Language",
     "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
     "versions.hashes": "code_version file_hash package_versions stable_hash",

@@ -55,7 +55,9 @@ def list_environments(context: typer.Context) -> None:
 def add(
     name: Annotated[
         str,
-        typer.Argument(help="The registry: lighteval, eval_framework, lm_eval or one of your own; with a release: eval_framework==0.15.4."),
+        typer.Argument(
+            help="The registry: lighteval, eval_framework, lm_eval, bfcl or one of your own; with a release: eval_framework==0.15.4."
+        ),
     ],
     python: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The interpreter to make it with; one that is new enough when absent.")

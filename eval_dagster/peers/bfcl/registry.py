@@ -29,7 +29,6 @@ class BfclRegistry(ProcessRegistry):
     RELEASE = "2026.3.23"
     # The package requires 30 more, for asking models of all providers. These are what its checker and its systems import.
     EXTRA_REQUIREMENTS = (
-        "filelock",
         "mpmath==1.3.0",
         "numpy",
         "overrides",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ def _stand_in(name: str, **values: object) -> None:
 os.environ["BFCL_PROJECT_ROOT"] = tempfile.mkdtemp()
 _stand_in("bfcl_eval.constants.model_config", MODEL_CONFIG_MAPPING=_Models())
 _stand_in("openai", OpenAI=object, RateLimitError=ConnectionError)
+_stand_in("filelock", FileLock=nullcontext)  # nobody else writes its files
 _stand_in("pandas")
 _stand_in("tqdm", tqdm=iter)
 

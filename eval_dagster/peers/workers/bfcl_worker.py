@@ -171,6 +171,7 @@ def execute(category: str, entry: str, calls: Sequence[tuple[str, Mapping[str, o
 
 def remember(category: str, entry: str, kept: str | None, calls: Sequence[tuple[str, Mapping[str, object]]]) -> MemorySent:
     """A session or a question of the memory: its system prompt, the result of the last of all calls so far, and what is kept."""
+    sessions(category)  # a child begins with what was read before
     [system] = _systems(category, next(iter(_entries(category, is_asked=False))))
     plain = all(_is_plain(_public(system), name, arguments) for name, arguments in calls)
     found: MemorySent = _child.ask("remember", category, entry, [kept, calls], is_harmless=plain)
@@ -181,6 +182,7 @@ def verdict(category: str, entry: str, result: Any) -> VerdictSent:
     """The official verdict on a result, which has the form of the package's files of results."""
     if category not in (*_FORMATS, *_MULTI_TURN):  # the checker compares values, and executes nothing
         return _judged(category, entry, result)
+    _answers(category)  # a child begins with what was read before
     if category in _FORMATS:
         is_harmless = not _EVALUATED & _kinds(result)
     else:

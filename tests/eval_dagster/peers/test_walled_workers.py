@@ -1,0 +1,67 @@
+"""A worker in the sandbox: it sees its environment alone, and a call in a child leaves nothing behind."""
+
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from eval_dagster.peers.processes.process import WorkerProcess
+from eval_dagster.peers.processes.registry import Environment
+from eval_dagster.peers.workers import serve
+from eval_dagster.sandbox import Limits, walled
+
+HERE = Path(__file__).resolve().parent
+SERVED = Path(serve.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The worker beside the module that it imports."""
+    folder = tmp_path_factory.mktemp("worker")
+    folder.chmod(0o755)
+    folder.parent.chmod(0o755)
+    for each in (HERE / "walled_worker.py", SERVED / "clean_child.py"):
+        shutil.copy(each, folder)
+    return folder / "walled_worker.py"
+
+
+@pytest.fixture
+def process(file: Path, _sandbox: None) -> Iterator[WorkerProcess]:
+    folders = [*Environment(Path(sys.executable)).folders(), str(file.parent), str(SERVED)]
+    walls = partial(walled, folders=folders, environment={"HOME": "/tmp", "PYTHONHASHSEED": "0"}, limits=Limits(memory_bytes=2**33))
+    made = WorkerProcess("walled", Path(sys.executable), file, walls=walls)
+    yield made
+    made.close()
+
+
+def test_it_sees_no_machine_and_no_network(process: WorkerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "1")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert not process.call("sees", path=str(tmp_path / "notes.txt"))
+    assert not process.call("sees", path=str(HERE))
+    assert process.call("sees", path=str(SERVED / "serve.py"))
+    assert process.call("user") != 0
+    assert set(process.call("variables")) <= {"HOME", "PYTHONHASHSEED", "LC_CTYPE"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert process.call("connects", port=server.getsockname()[1]) != "connected"
+
+
+def test_a_call_that_may_harm_leaves_nothing_behind(process: WorkerProcess) -> None:
+    evaluate = partial(process.call, "evaluate")
+    assert evaluate(code="kept.append(1) or kept", is_harmless=True) == "[1]"
+    assert evaluate(code="kept.append(2) or kept", is_harmless=True) == "[1, 2]"  # the same child
+    assert evaluate(code="kept.append(3) or open('/tmp/left', 'w').close() or [os.fork(), kept][1]", is_harmless=False).startswith(
+        "[1, 2, 3]"
+    )
+    assert evaluate(code="kept", is_harmless=True) == "[]"
+    assert evaluate(code="os.path.exists('/tmp/left')", is_harmless=True) == "False"
+    assert "ended its process" in evaluate(code="os._exit(3)", is_harmless=False)
+    assert "ended its process" in evaluate(code="os.kill(os.getpid(), 9)", is_harmless=True)
+    assert evaluate(code="1 / 0", is_harmless=True) == "ChildError: ZeroDivisionError: division by zero"
+    # The worker is the first process of the sandbox, which no signal of another process there ends.
+    assert evaluate(code="os.kill(1, 9) or os.getppid()", is_harmless=False) == "1"
+    assert evaluate(code="2 + 2", is_harmless=True) == "4"
