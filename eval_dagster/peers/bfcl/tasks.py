@@ -96,7 +96,7 @@ class FunctionCallingTask(EpisodeTask[str]):
         return _messages(json.loads(item["turns"])[0])
 
     def _get_instruction_text(self, item: Row) -> str:
-        return str(json.loads(item["turns"])[0][-1]["content"])
+        return "\n".join(each["content"] for each in json.loads(item["turns"])[0])
 
     def _get_ground_truth(self, item: Row) -> str | None:
         # Entries of several turns begin alike, and go on in other ways: their first message has not one right answer.
@@ -313,6 +313,7 @@ def function_calling_task(name: str, described: CategoriesDescribed, process: Wo
         "SUBJECTS": list(described["subjects"]),
         "METRICS": metrics,
         "HEADLINE_AGGREGATION": "macro" if combination == "macro" else "micro",
+        "CLUSTER_FIELD": "origin" if described["shares_entries"] else None,
         "TOOLS": (systems,) if described["has_systems"] else (),
         "MAX_TURNS": _MOST_REQUESTS if described["has_systems"] else 1,
         "__doc__": described["description"],

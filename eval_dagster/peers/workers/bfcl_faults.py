@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def first_fault(language: str, functions: Sequence[Any], result: Any, answer: An
         details: What the checker says.
     """
     if not answer or isinstance(answer[0], list):
-        return _fault_of_turns(result, answer, details) if answer else _calls_text(result)
+        return _fault_of_turns(functions, result, answer, details) if answer else _calls_text(result)
     if not _is_calls(result):
         return f"no call; expected {len(answer)}"
     for number, call in enumerate(result):
@@ -32,16 +33,18 @@ def first_fault(language: str, functions: Sequence[Any], result: Any, answer: An
     return f"after call {len(result)}: {len(answer)} calls were expected"
 
 
-def _fault_of_turns(result: Any, answer: Sequence[Sequence[str]], details: Mapping[str, object]) -> str:
+def _fault_of_turns(functions: Sequence[Any], result: Any, answer: Sequence[Sequence[str]], details: Mapping[str, object]) -> str:
+    names = {each["name"]: list(each["parameters"]["properties"]) for each in functions}
     for turn, expected in enumerate(answer[: _turns_judged(answer, details)]):
         given = [call for step in result[turn] for call in _decoded(step)] if turn < len(result) else []
-        wanted = {_normal(text) for text in expected}
+        missing = Counter(_normal(text, names) for text in expected)
         for number, text in enumerate(given):
-            if _normal(text) not in wanted:
+            normal = _normal(text, names)
+            if not missing[normal]:
                 return f"turn {turn + 1}, call {number + 1}: {text}"
-        made = {_normal(text) for text in given}
+            missing[normal] -= 1
         for text in expected:
-            if _normal(text) not in made:
+            if missing[_normal(text, names)]:
                 return f"turn {turn + 1}: {text} was expected, and not called"
     return ""
 
@@ -68,15 +71,18 @@ def _decoded(step: Any) -> list[str]:
     return found
 
 
-def _normal(text: str) -> str:
-    """The text of a call without what does not count: spaces, and the order of named arguments."""
+def _normal(text: str, names: Mapping[str, Sequence[str]]) -> str:
+    """The text of a call without what does not count: spaces, the order of arguments, and whether they are named."""
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError):
         return text
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            node.keywords.sort(key=lambda each: each.arg or "")
+            known = names.get(ast.unparse(node.func), ())
+            named = [ast.keyword(arg=name, value=value) for name, value in zip(known, node.args, strict=False)]
+            node.args = node.args[len(named) :]
+            node.keywords = sorted([*node.keywords, *named], key=lambda each: each.arg or "")
     return ast.dump(tree)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ _PREREQUISITE = "_prereq"
 
 
 @cache
-def sessions(category: str) -> dict[str, Any]:
+def sessions(category: str) -> Mapping[str, object]:
     """All sessions of a category by id, in which a model is told what it is asked about later."""
     return {entry["id"]: entry for entry in eval_runner.load_dataset_entry(category) if _PREREQUISITE in entry["id"]}
 

@@ -21,6 +21,8 @@ class CategoriesDescribed(TypedDict):
     """Whether the model has tools that answer."""
     runs_calls: bool
     """Whether the package executes what a model wrote."""
+    shares_entries: bool
+    """Whether its categories have variants of the same entries."""
     version: object
     """It changes with everything that decides the results."""
 
@@ -30,6 +32,8 @@ class EntryRow(TypedDict):
 
     id: str
     category: str
+    origin: str
+    """What variants of an entry share."""
     steps: str
     """Most steps of a turn; 0 where the model is asked once."""
     turns: str

@@ -88,6 +88,7 @@ def describe(name: str) -> CategoriesDescribed:
         "description": description,
         "has_systems": any(category in (*_MULTI_TURN, *_MEMORY) for category in categories),
         "runs_calls": any(category in (*_MULTI_TURN, *_MEMORY, *_FORMATS) for category in categories),
+        "shares_entries": name in ("multi_turn", "memory", "format_sensitivity"),
         "version": versions_around(_PACKAGE, "tree-sitter", "tree-sitter-java", "tree-sitter-javascript", "rank-bm25", "mpmath", "numpy"),
     }
 
@@ -151,6 +152,7 @@ def _row(category: str, entry: _Entry, answer: object) -> EntryRow:
     return {
         "id": entry["id"],
         "category": category,
+        "origin": entry["id"].rpartition(":")[2].removeprefix(category),
         "steps": str(steps),
         "turns": json.dumps(turns),
         "tools": json.dumps(texts),
@@ -273,7 +275,7 @@ def _executed(category: str, entry: str, calls: Sequence[tuple[str, Mapping[str,
 def _judged(category: str, entry: str, result: Any) -> VerdictSent:
     native, answer = handler(NATIVE), copy.deepcopy(_answers(category)[entry])
     about: _Entry = copy.deepcopy(_entries(category, is_asked=False)[entry])
-    functions = about["function"]
+    functions = [*about["function"], *(each for several in about.get("missed_function", {}).values() for each in several)]
     if eval_runner.is_relevance_or_irrelevance(category):
         found = eval_runner._evaluate_single_relevance_entry(native, entry, result, about, NATIVE, category)
     elif category in _MULTI_TURN:

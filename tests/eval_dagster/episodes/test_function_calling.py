@@ -47,6 +47,7 @@ def task(worker: Worker, combination: str = "micro") -> type[FunctionCallingTask
         "description": "A test.",
         "runs_calls": True,
         "has_systems": True,
+        "shares_entries": False,
         "version": 1,
     }
     return function_calling_task("bfcl:test", described, worker, "1")  # type: ignore[arg-type]
