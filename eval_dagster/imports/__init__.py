@@ -1,0 +1,1 @@
+"""Reads the results of other evaluation systems into the lake."""

@@ -1,0 +1,271 @@
+"""Imports logs of inspect_ai: each log becomes a result of an eval and a model, at the time at which its evaluation began."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from eval_dagster.errors import DataError, LakeError
+from eval_dagster.imports.inspect_archive import Archive, required
+from eval_dagster.imports.inspect_header import Log, read_log
+from eval_dagster.imports.inspect_reading import Processes, ReadLog, read_samples
+from eval_dagster.lake.files import Lake, LakeFile, table_of
+from eval_dagster.lake.format.parquet_files import FileInfo, read_head, time_of
+from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
+from eval_dagster.lake.tables.columns import MetricRow
+from eval_dagster.stages.aggregation import metric_rows
+from eval_dagster.stages.answer_columns import read_answers
+from eval_dagster.stages.answer_figures import with_answer_figures
+from eval_dagster.stages.score_columns import read_scores
+from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.recorded import RecordedMetric, recorded_task
+from eval_dagster.versions.hashes import code_version, stable_hash
+
+_EVAL_ID, _TASK, _MODEL, _STATUS = "inspect_eval_id", "inspect_task", "inspect_model", "inspect_status"
+"""Inputs of a file that name its log, the log's own names of task and model, and how the evaluation ended."""
+_TABLES = ("prompts", "responses", "scores", "metrics")
+"""The tables with a file for each log. `metrics` is written last, since it makes the result visible."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedLog:
+    """The outcome of an import of a log."""
+
+    path: Path
+    state: Literal["imported", "known", "failed"]
+    log: Log | None = None
+    """Null if the file is not a log."""
+    answers: int = 0
+    errors: int = 0
+    """Answers without a value under some metric."""
+    problem: str | None = None
+    """Why the log could not be imported."""
+    warnings: Sequence[str] = ()
+
+
+def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ()) -> Iterator[ImportedLog]:
+    """Import logs into the lake, the oldest first. A log that fails does not affect the others. The catalog is not published.
+
+    A log that was imported before, and has not grown since, is known. One that has grown replaces what was imported of it.
+
+    Args:
+        lake: The lake.
+        paths: The `.eval` files.
+        taken: Names of evals that are evaluated here, so that no log can have them.
+
+    Raises:
+        UsageError: A package of the extra `inspect` is not installed.
+        LakeError: The lake cannot be written to.
+    """
+    for name in ("zstandard", "msgspec"):
+        required(name)
+    logs: list[tuple[Path, Log]] = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                logs.append((path, replace(read_log(Archive(file)), sample_ids=())))
+        except (DataError, OSError) as error:
+            yield ImportedLog(path=path, state="failed", problem=_problem(path, error))
+    lake.begin()
+    with lake.lock("import"), Processes() as processes:
+        for path, log in sorted(logs, key=lambda each: (each[1].time, each[0])):
+            try:
+                _require_names(lake, log, taken)
+                yield _import(lake, path, processes)
+            except (DataError, OSError) as error:
+                yield ImportedLog(path=path, state="failed", log=log, problem=_problem(path, error))
+
+
+def _problem(path: Path, error: Exception) -> str:
+    return f"found {path}, {error}" if isinstance(error, DataError) else f"{path} cannot be read: {error}"
+
+
+def _require_names(lake: Lake, log: Log, taken: Sequence[str]) -> None:
+    """Raise `DataError` if the name of the eval or of the model stands for something else here."""
+    if log.eval in taken:
+        raise DataError(
+            f"a log of the task {log.task}; evals.yaml has an eval {log.eval!r} that is evaluated here. Rename it in evals.yaml, since "
+            "results of both would be one history"
+        )
+    current = lake.current("metrics", log.eval, log.model)
+    for what, name, given in (("task", _TASK, log.task), ("model", _MODEL, log.model_name)):
+        known = current and current.info.inputs.get(name)
+        if current is not None and known != given:
+            other = f"the {what} {known}" if known else "results that were computed here"
+            raise DataError(f"a log of the {what} {given}; {log.eval} on {log.model} has {other} in the lake already")
+
+
+def _import(lake: Lake, path: Path, processes: Processes) -> ImportedLog:
+    with path.open("rb") as file, ExitStack() as stack:
+        archive = Archive(file)
+        log = read_log(archive)
+        members = archive.samples()
+        content = [log.eval_id, log.status, [[each.name, each.size, each.crc] for each in members]]
+        fingerprint = stable_hash([content, code_version(read_samples)])
+        before = _files_of(lake, log)
+        if any(table == "metrics" and info.fingerprint == fingerprint for table, _, info in before):
+            return ImportedLog(path=path, state="known", log=log)
+        if not members:
+            raise DataError(f"a log without a sample (status {log.status}); expected one at least")
+        read = read_samples(path, archive, log, processes, lake.home, stack)
+        if not read.answers:
+            raise DataError(f"a log of which no sample can be read: {read.unread[0]}")
+        if not read.metrics:
+            raise DataError("a log without a scorer, so that there is nothing to show of it; score it by `inspect score` first")
+        for _, old, _ in before:  # of an import that ended early, or when the log was shorter
+            lake.delete(old)
+        _Writer(lake, read, fingerprint).write()
+    return ImportedLog(path=path, state="imported", log=log, answers=read.answers, errors=read.errors, warnings=_warnings(read))
+
+
+def _warnings(read: ReadLog) -> list[str]:
+    log, found = read.log, []
+    if log.status != "success":
+        why = f": {' '.join(log.error.split())[:200]}" if log.error else ""
+        of = f" of {log.asked}" if log.asked is not None else ""
+        found.append(f"its evaluation has the status {log.status}{why}; the result has the {read.answers}{of} answers that were written")
+    if read.unread:
+        found.append(f"{len(read.unread)} samples cannot be read and are left out: {read.unread[0]}")
+    return found
+
+
+def _files_of(lake: Lake, log: Log) -> list[tuple[str, Path, FileInfo]]:
+    """The files that were imported of a log, with their tables."""
+    found = []
+    for table in _TABLES:
+        for path in lake.files(lake.folder(table, log.eval, log.model)):
+            with suppress(LakeError):  # a damaged file is reported when the catalog is published
+                info = lake.info(path)
+                if info.inputs.get(_EVAL_ID) == log.eval_id:
+                    found.append((table, path, info))
+    return found
+
+
+class _Writer:
+    """Writes the tables of a log."""
+
+    def __init__(self, lake: Lake, read: ReadLog, fingerprint: str) -> None:
+        self._lake, self._read, self._fingerprint = lake, read, fingerprint
+        log = read.log
+        self._log = log
+        times = {time_of(path) for path in lake.files(lake.folder("metrics", log.eval, log.model))}
+        time = log.time
+        while time in times:
+            time += timedelta(microseconds=1)
+        self._time = time
+        self._inputs = {
+            "dataset_snapshot": read.versions["samples"],
+            _EVAL_ID: log.eval_id,
+            _TASK: log.task,
+            _MODEL: log.model_name,
+            _STATUS: log.status,
+        }
+
+    def write(self) -> None:
+        read, log, versions = self._read, self._log, self._read.versions
+        current = [file.info for file in self._lake.history("samples", log.eval) if time_of(file.path) <= self._time]
+        if not current or current[-1].version != versions["samples"]:
+            rows = read.tables["samples"].rows(dataset_version=versions["samples"])
+            counts = {"rows": read.samples, "samples": read.samples, "subjects": 1}
+            info = replace(self._info("samples", versions["samples"], counts), inputs={"dataset": log.dataset})
+            self._lake.write("samples", rows, eval_name=log.eval, info=info)
+        prompts = self._write("prompts", {"prompts": read.answers}, prompt_version=versions["prompts"])
+        self._inputs |= {"rendered_prompts": versions["prompts"], "model": log.model_version, "model_content": log.model_content}
+        outputs = self._write("responses", {"requests": read.answers, "errors": read.errors})
+        self._inputs |= {"model_outputs": versions["responses"], "metrics": stable_hash(dict(log.metric_versions))}
+        counts = {"samples": read.answers, "errors": read.errors}
+        scores = self._write("scores", {**counts, "retryable_errors": 0})
+        self._inputs["sample_scores"] = versions["scores"]
+        task = recorded_task(_metrics(read))
+        rows = _metric_rows(task, prompts, outputs, scores)
+        shared = self._shared(prompts, scores)
+        content = stable_hash([[row["metric"], row["value"], row["stderr"], row["n"], row["n_errors"]] for row in rows])
+        info = self._info("metrics", content, {**counts, "metrics": len(rows)})
+        made = table_of("metrics", [{**row, **shared} for row in rows])
+        self._lake.write("metrics", made, eval_name=log.eval, model=log.model, info=info)
+
+    def _write(self, table: str, counts: Mapping[str, float], **constants: str) -> LakeFile:
+        """Write the rows of a table, with the inputs so far."""
+        info = self._info(table, self._read.versions[table], counts)
+        return self._lake.write(
+            table, self._read.tables[table].rows(**constants), eval_name=self._log.eval, model=self._log.model, info=info
+        )
+
+    def _info(self, table: str, version: str, counts: Mapping[str, float]) -> FileInfo:
+        return FileInfo(
+            fingerprint=self._fingerprint,
+            version=version,
+            run_id=f"import-{self._log.eval_id}",
+            materialized_at=self._time.isoformat(timespec="microseconds"),
+            inputs=dict(self._inputs),
+            counts=counts,
+            made_of={"log": self._fingerprint},
+        )
+
+    def _shared(self, prompts: LakeFile, scores: LakeFile) -> dict[str, object]:
+        """The columns of `metrics` that are the same in all rows."""
+        inputs = self._inputs
+        samples_version, questions_version = asked_versions(prompts.path)
+        previous, changed = self._changed(scores)
+        return {
+            "eval": self._log.eval,
+            "model": self._log.model,
+            "dagster_run_id": f"import-{self._log.eval_id}",
+            "materialized_at": self._time,
+            "dataset_version": inputs["dataset_snapshot"],
+            "prompt_version": inputs["rendered_prompts"],
+            "model_version": inputs["model"],
+            "model_content_version": inputs["model_content"],
+            "scores_file": str(scores.path.relative_to(self._lake.root)),
+            "changed_since": previous,
+            "changed_inputs": changed,
+            "samples_version": samples_version,
+            "questions_version": questions_version,
+        }
+
+    def _changed(self, scores: LakeFile) -> tuple[datetime | None, list[str] | None]:
+        """The time of the log before, and the differences of its inputs. Null without one, or if they cannot be read."""
+        log, lake = self._log, self._lake
+        earlier = [path for path in lake.files(lake.folder("metrics", log.eval, log.model)) if time_of(path) < self._time]
+        try:
+            if not earlier:
+                return None, None
+            of_last = lake.file(read_head(earlier[-1], 1, ["scores_file"])[0]["scores_file"])
+            now, before = (
+                Inputs(lake=lake, eval_name=log.eval, model=log.model, versions=versions, scores=path)
+                for versions, path in ((self._inputs, scores.path), (lake.info(earlier[-1]).inputs, of_last))
+            )
+            return time_of(earlier[-1]), list(changed_inputs(now, before))
+        except (LakeError, KeyError):
+            return None, None
+
+
+def _metrics(read: ReadLog) -> list[RecordedMetric]:
+    """The metrics of a log, the headline first: one a scorer."""
+    log = read.log
+    of_scorers: dict[str, list[str]] = {}
+    for metric, scorer in read.metrics.items():
+        of_scorers.setdefault(scorer, []).append(metric)
+    first = read.metrics.get(log.headline or "")
+    found = []
+    for scorer in sorted(of_scorers, key=lambda each: each != first):
+        name, metrics = scorer.replace("/", "."), of_scorers[scorer]
+        headline = log.headline if log.headline in metrics else metrics[0]
+        found.append(
+            RecordedMetric(
+                name=name,
+                is_share=read.marks.get(scorer, False),
+                version=log.metric_versions.get(scorer) or stable_hash(scorer),
+                headline=None if name in metrics else headline,
+            )
+        )
+    return found
+
+
+def _metric_rows(task: type[BaseTask[Any]], prompts: LakeFile, outputs: LakeFile, scores: LakeFile) -> list[MetricRow]:
+    """The rows of `metrics` of a log, by this project's own statistics."""
+    scored = read_scores(scores.path)
+    answers = read_answers(task, prompts.path, outputs.path, scores.path, scored)
+    return with_answer_figures(task, metric_rows(task, scored), scored, answers)

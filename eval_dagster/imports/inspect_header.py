@@ -1,0 +1,199 @@
+"""The header of a log of inspect_ai: which task was run on which model, when, and how."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from eval_dagster.errors import DataError
+from eval_dagster.imports.inspect_archive import Archive
+from eval_dagster.records import GenerationSettings, settings_fields
+from eval_dagster.texts.visible_text import storable
+from eval_dagster.versions.hashes import stable_hash, text_hash
+
+_HEADER, _START = "header.json", "_journal/start.json"
+_MOST = 100
+"""Most characters of a name."""
+_FORMAT = 2
+"""The newest version of the format that is known."""
+
+
+class _Scorer(msgspec.Struct):
+    name: str
+    options: dict[str, Any] = {}
+
+
+class _Dataset(msgspec.Struct):
+    name: str | None = None
+    location: str | None = None
+    samples: int | None = None
+    sample_ids: list[int | str] | None = None
+
+
+class _Config(msgspec.Struct):
+    epochs: int | None = None
+
+
+class _Eval(msgspec.Struct):
+    task: str
+    model: str
+    created: str
+    eval_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    task_version: int | str = 0
+    task_args_passed: dict[str, Any] = {}
+    dataset: _Dataset = msgspec.field(default_factory=_Dataset)
+    model_args: dict[str, Any] = {}
+    model_base_url: str | None = None
+    model_generate_config: dict[str, Any] = {}
+    packages: dict[str, str] = {}
+    scorers: list[_Scorer] | None = None
+    config: _Config = msgspec.field(default_factory=_Config)
+
+
+class _Step(msgspec.Struct):
+    solver: str
+    params: dict[str, Any] = {}
+
+
+class _Plan(msgspec.Struct):
+    steps: list[_Step] = []
+    config: dict[str, Any] = {}
+
+
+class _Headline(msgspec.Struct):
+    scorer: str
+    score: str
+
+
+class _Results(msgspec.Struct):
+    headline: _Headline | None = None
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Header(msgspec.Struct):
+    eval: _Eval
+    version: int = _FORMAT
+    status: str = "started"
+    plan: _Plan = msgspec.field(default_factory=_Plan)
+    results: _Results | None = None
+    error: _Error | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """A log, as its header describes it."""
+
+    eval_id: str
+    """Identifies the log."""
+    task: str
+    """The task's name, with the package that has it."""
+    model_name: str
+    """The model's name in the log."""
+    eval: str
+    """The task's name as the name of an eval, with the arguments that were passed to it."""
+    model: str
+    """The model's name as evals.yaml can have it."""
+    time: datetime
+    """Time at which the evaluation began; UTC."""
+    status: str
+    """`success`, `error`, `cancelled`, or `started` if it has not ended, or was killed."""
+    error: str | None
+    """The error that ended the evaluation."""
+    asked: int | None
+    """Answers that the evaluation wanted: samples times epochs. Null if the log does not tell."""
+    sample_ids: tuple[str, ...]
+    """The ids of all samples, in their order. Empty if the log does not tell."""
+    dataset: str
+    scorers: tuple[str, ...]
+    """Names of the scorers."""
+    headline: str | None
+    """The metric that the log names first. Null in older logs."""
+    plan: str
+    """Hash of the solvers with their parameters, and of the task's version."""
+    generation: str
+    """The settings of generation that the lake knows, as JSON."""
+    model_version: str
+    """Hash of the model, its settings, and the packages that asked it."""
+    model_content: str
+    """Hash of the model alone."""
+    metric_versions: Mapping[str, str]
+    """For each scorer the hash of its options."""
+
+
+def read_log(archive: Archive) -> Log:
+    """The description of a log, also of one that has not ended. Raises `DataError` if the archive has none."""
+    name = _HEADER if _HEADER in archive.members else _START
+    if name not in archive.members:
+        raise DataError(f"which has neither {_HEADER} nor {_START}; expected a log of inspect_ai")
+    try:
+        header = msgspec.json.decode(archive.read(archive.members[name]), type=_Header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"the member {name} is not the header of a log of inspect_ai: {error}") from error
+    if header.version > _FORMAT:
+        raise DataError(f"found a log of the format {header.version}; expected at most {_FORMAT}, which this release can read")
+    made, config = header.eval, {**header.eval.model_generate_config, **header.plan.config}
+    try:
+        created = datetime.fromisoformat(made.created)
+    except ValueError as error:
+        raise DataError(f"the member {name} has the time {made.created!r}; expected one such as 2026-01-31T02:00:00+00:00") from error
+    content = [made.model, made.model_args]
+    samples, epochs = made.dataset.samples, made.config.epochs or 1
+    headline = header.results.headline if header.results else None
+    return Log(
+        eval_id=made.eval_id or stable_hash([made.run_id, made.task_id, made.task, made.model, made.created]),
+        task=made.task,
+        model_name=made.model,
+        eval=_eval_name(made.task, made.task_args_passed),
+        model=plain_name(made.model),
+        time=created.astimezone(UTC) if created.tzinfo else created.replace(tzinfo=UTC),
+        status=header.status,
+        error=None if header.error is None else storable(header.error.message),
+        asked=None if samples is None else samples * epochs,
+        sample_ids=tuple(map(str, made.dataset.sample_ids or ())),
+        dataset=storable(made.dataset.location or made.dataset.name or made.task),
+        scorers=tuple(each.name for each in made.scorers or ()),
+        headline=headline and _metric(headline),
+        plan=stable_hash([made.task_version, [[step.solver, step.params] for step in header.plan.steps]]),
+        generation=json.dumps(settings_fields(_settings(config))),
+        model_version=stable_hash([content, config, made.model_base_url, made.packages]),
+        model_content=stable_hash(content),
+        metric_versions={each.name: stable_hash([each.name, each.options]) for each in made.scorers or ()},
+    )
+
+
+def plain_name(name: str) -> str:
+    """A name with the characters that names in evals.yaml may have: `openai_gpt-4o` of `openai/gpt-4o`. Long names end in a hash."""
+    found = re.sub(r"\.{2,}", ".", re.sub(r"[^A-Za-z0-9._-]+", "_", name)).lstrip("._-") or "unnamed"
+    return found if len(found) <= _MOST else f"{found[: _MOST - 9]}-{text_hash(name)[:8]}"
+
+
+def _eval_name(task: str, args: Mapping[str, Any]) -> str:
+    """The task's name without its package. Arguments that were passed make another eval: `arc.challenge-true`."""
+    texts = [f"{key}-{value if isinstance(value, str) else json.dumps(value, sort_keys=True)}" for key, value in sorted(args.items())]
+    return plain_name(".".join([task.rpartition("/")[2], *texts]))
+
+
+def _metric(headline: _Headline) -> str:
+    scorer = headline.scorer.replace("/", ".")
+    return scorer if headline.score in (headline.scorer, scorer) else f"{scorer}/{headline.score}"
+
+
+def _settings(config: Mapping[str, Any]) -> GenerationSettings:
+    stops = config.get("stop_seqs") or ()
+    return GenerationSettings(
+        max_tokens=config.get("max_tokens"),
+        stop_sequences=tuple(map(str, stops)),
+        temperature=float(config.get("temperature") or 0.0),
+        top_k=config.get("top_k"),
+        top_p=config.get("top_p"),
+        seed=int(config.get("seed") or 0),
+    )

@@ -1,0 +1,299 @@
+"""Rows of the lake's tables, made of the samples of a log of inspect_ai."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from eval_dagster.errors import DataError
+from eval_dagster.imports.inspect_archive import Archive, Member
+from eval_dagster.imports.inspect_header import Log
+from eval_dagster.imports.inspect_samples import (
+    EventFigures,
+    LogMessage,
+    LogSample,
+    Usage,
+    input_of,
+    is_mark,
+    read_sample,
+    reasoning_of,
+    text_of,
+    values_of,
+)
+from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.records import SUBJECT, ResponseType, Role
+from eval_dagster.tasks.base import NO_SUBJECT
+from eval_dagster.texts.visible_text import storable
+from eval_dagster.versions.hashes import text_hash
+
+MADE = ("samples", "prompts", "responses", "scores")
+"""The tables that a log fills, in the order of the data flow."""
+_LIMITS = {"token": "tokens", "cost": "cost", "time": "seconds", "working": "seconds", "turn": "turns", "message": "messages"}
+"""Limits of inspect_ai -> how an episode ended by them."""
+_ENDS = {"max_tokens": "length", "model_length": "length", "tool_calls": "tool_calls"}
+"""Reasons for the end of an answer -> their names in the lake; `stop` for others."""
+_ROLES = frozenset(Role)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacking:
+    """An answer that a scorer gave no score."""
+
+    ids: Mapping[str, str]
+    """Its columns `sample_id`, `sample_name`, `source_id` and `cluster`."""
+    reason: str
+    scorers: frozenset[str]
+    """Scorers that gave it a score."""
+
+
+@dataclass(kw_only=True)
+class Batch:
+    """The rows of some samples, as columns. Columns that are not named are null, or have one value in all rows."""
+
+    columns: Mapping[str, dict[str, list[object]]] = field(default_factory=lambda: {name: {} for name in MADE})
+    digests: Mapping[str, bytearray] = field(default_factory=lambda: {name: bytearray() for name in MADE})
+    """Hashes of 16 bytes of what decides the version of each table, a row after the other."""
+    errors: int = 0
+    """Answers with a score that is not a number."""
+    metrics: dict[str, str] = field(default_factory=dict)
+    """The metrics, each with its scorer, in the order in which they come first."""
+    marks: dict[str, bool] = field(default_factory=dict)
+    """Whether all values of a scorer mark answers as right, wrong or between."""
+    unread: list[str] = field(default_factory=list)
+    """Why samples could not be read."""
+    lacking: list["Lacking"] = field(default_factory=list)
+    """The answers that a scorer gave no score. Their rows of `scores` need the metrics of all others."""
+    seen: set[str] = field(default_factory=set)
+    """The samples with a row in `samples`."""
+
+    def add(self, table: str, identity: str, **values: object) -> None:
+        """Add a row. `identity` is what the version of the table covers."""
+        columns = self.columns[table]
+        for name, value in values.items():
+            columns.setdefault(name, []).append(value)
+        self.digests[table].extend(xxhash.xxh3_128_digest(identity.encode("utf-8", "surrogatepass")))
+
+    def tables(self, log: Log) -> dict[str, pa.Table]:
+        """The rows as Arrow tables."""
+        return {table: arrow_table(table, columns, log) for table, columns in self.columns.items()}
+
+
+def arrow_table(table: str, columns: Mapping[str, Sequence[object]], log: Log) -> pa.Table:
+    """Columns as an Arrow table with all columns of a table of the lake."""
+    schema = TABLES[table]
+    count = len(columns.get("sample_id", ()))
+    same: dict[str, object] = {"eval": log.eval, "model": log.model, "subject": NO_SUBJECT, **_SAME.get(table, {})}
+    if table == "samples":
+        same["dataset_path"] = log.dataset
+    if table == "prompts":
+        same["generation"] = log.generation
+    if table == "responses":
+        same["model_version"] = log.model_version
+    arrays = []
+    for each in schema:
+        if each.name in columns:
+            try:
+                arrays.append(pa.array(columns[each.name], each.type))
+            except UnicodeEncodeError:  # half of a character
+                arrays.append(pa.array([_storable(value) for value in columns[each.name]], each.type))
+        elif each.name in same:
+            arrays.append(pa.repeat(pa.scalar(same[each.name], each.type), count))
+        else:
+            arrays.append(pa.nulls(count, each.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _storable(value: object) -> object:
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
+    return storable(value) if isinstance(value, str) else value
+
+
+_SAME: Mapping[str, Mapping[str, object]] = {
+    "samples": {"split": "evaluated"},
+    "prompts": {
+        "response_type": ResponseType.COMPLETION.value,
+        "has_special_tokens": False,
+        "gold_index": [],
+        "use_logits": False,
+        "num_fewshot": 0,
+        "fewshot_ids": [],
+    },
+    "responses": {
+        "text_is_escaped": False,
+        "choice_logprobs": [],
+        "choice_token_logprobs": [],
+        "choice_is_greedy": [],
+        "input_token_ids": [],
+        "output_token_ids": [],
+        "truncated_tokens": 0,
+        "padded_tokens": 0,
+        "retryable": False,
+    },
+}
+"""Columns with one value in all rows of an import."""
+
+
+def read_batch(archive: Archive, members: Sequence[Member], log: Log) -> Batch:
+    """The rows of some members of a log. One that cannot be read does not affect the others."""
+    batch = Batch()
+    for member in members:
+        try:
+            _add_sample(batch, read_sample(archive.read(member)), log)
+        except (DataError, msgspec.DecodeError) as error:
+            batch.unread.append(f"{member.name}: {error}")
+    return batch
+
+
+def _add_sample(batch: Batch, sample: LogSample, log: Log) -> None:
+    asked, kept = input_of(sample), sample.attachments
+    question = [LogMessage(role="user", content=asked)] if isinstance(asked, str) else asked
+    gold = [sample.target] if isinstance(sample.target, str) else sample.target
+    name = str(sample.id)
+    messages = msgspec.json.encode([_shown(each, kept) for each in question]).decode()
+    content = msgspec.json.encode([sample.choices, gold]).decode()
+    content_id, source = text_hash(messages + content), text_hash(msgspec.json.encode([sample.id, messages, content]).decode())
+    sample_id = source if sample.epoch == 1 else f"{source}-epoch{sample.epoch}"
+    row = {"id": sample.id, "input": sample.input, "target": sample.target, "choices": sample.choices, "metadata": sample.metadata}
+    if source not in batch.seen:
+        batch.seen.add(source)
+        batch.add("samples", source, sample_id=source, content_id=content_id, row=msgspec.json.encode(row).decode(), sample_name=name)
+    ids = {"sample_id": sample_id, "sample_name": name}
+    figures = EventFigures(sample.events)
+    episode, prompt = _episode(sample, figures)
+    request_id = text_hash(f"{prompt} {log.generation} {sample.epoch}")
+    batch.add(
+        "prompts",
+        f"{sample_id} {request_id} {content}",
+        **ids,
+        source_id=source,
+        request_id=request_id,
+        messages=messages,
+        prompt=prompt,
+        gold=gold,
+        gold_is_list=not isinstance(sample.target, str),
+        context=f'[{{"solvers": "{log.plan}"}}]',
+    )
+    error = None if sample.error is None else sample.error.message or "the sample failed, and the log does not say why"
+    _add_response(batch, sample, figures, ids, request_id, episode, error)
+    given = frozenset(sample.scores or ())
+    if error is not None or not given >= set(log.scorers) or not given:
+        reason = error or "not scored: the log has no score of this answer"
+        batch.lacking.append(Lacking(ids={**ids, "source_id": source, "cluster": source}, reason=reason, scorers=given))
+    is_wrong = False
+    for scorer, score in (sample.scores or {}).items():
+        batch.marks[scorer] = batch.marks.get(scorer, True) and is_mark(score.value)
+        words = {"answer": score.answer, "judge_response": score.explanation}
+        shown = {kind: [text_of(text, kept)] for kind, text in words.items() if isinstance(text, str)}
+        for metric, value in values_of(scorer, score).items():
+            reason = value if isinstance(value, str) else None
+            is_wrong = is_wrong or reason is not None
+            batch.metrics.setdefault(metric, scorer)
+            batch.add(
+                "scores",
+                f"{sample_id} {metric} {value}",
+                **ids,
+                source_id=source,
+                cluster=source,
+                metric=metric,
+                value=None if isinstance(value, str) else value,
+                error=reason,
+                explanation=msgspec.json.encode(shown).decode() if shown else None,
+            )
+    batch.errors += is_wrong
+
+
+def _add_response(
+    batch: Batch, sample: LogSample, figures: EventFigures, ids: Mapping[str, str], request_id: str, episode: str, error: str | None
+) -> None:
+    kept, output = sample.attachments, sample.output
+    choice = output.choices[0] if output.choices else None
+    text = None if choice is None else text_of(choice.message.content, kept) if output.completion is None else output.completion
+    texts = [] if text is None else [text_of(text, kept)]
+    usages = list(sample.model_usage.values())
+    costs = [usage.total_cost for usage in usages if usage.total_cost is not None]
+    batch.add(
+        "responses",
+        f"{ids['sample_id']} {sample.uuid} {texts} {error}",
+        **ids,
+        request_id=request_id,
+        text=texts,
+        text_post_processed=texts,
+        reasoning=[] if choice is None else [reasoning_of(choice.message, kept)],
+        finish_reason=[] if choice is None else [_ENDS.get(choice.stop_reason, "stop")],
+        server_finish_reason=[] if choice is None else [choice.stop_reason],
+        served_model=output.model or None,
+        prompt_tokens=_sum([usage.input_tokens for usage in usages]),
+        output_tokens=_sum([usage.output_tokens for usage in usages]),
+        cached_tokens=_sum([usage.input_tokens_cache_read for usage in usages]),
+        reasoning_tokens=_sum([usage.reasoning_tokens for usage in usages]),
+        cost=sum(costs) if costs else None,
+        latency_s=figures.seconds or sample.working_time or 0.0,
+        error=error,
+        episode=episode,
+    )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _shown(message: LogMessage, kept: Mapping[str, str]) -> dict[str, object]:
+    """A message as the lake has it."""
+    found: dict[str, object] = {"role": message.role if message.role in _ROLES else "user", "content": text_of(message.content, kept)}
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {"call_id": call.id, "name": call.function, "arguments_text": bytes(call.arguments).decode()} for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+    return found
+
+
+def _episode(sample: LogSample, figures: EventFigures) -> tuple[str, str]:
+    """The column `episode` of a sample, and the messages before its first answer as a text."""
+    kept = sample.attachments
+    turns: list[dict[str, object]] = []
+    tools: list[dict[str, object]] = []
+    called = {call.id: call for message in sample.messages for call in message.tool_calls or ()}
+    start, number = 0, 0
+    for place, message in enumerate(sample.messages):
+        if message.role == "tool":
+            call = called.get(message.tool_call_id or "")
+            tools.append(
+                {
+                    "number": number,
+                    "place": str(number),
+                    "call_id": message.tool_call_id,
+                    "name": None if call is None else call.function,
+                    "kind": None,
+                    "arguments": None if call is None else bytes(call.arguments).decode(),
+                    "result": text_of(message.content, kept),
+                    "error": None if message.error is None else f"{message.error.type}: {message.error.message}",
+                    "seconds": figures.calls.get(message.tool_call_id or ""),
+                }
+            )
+            number += 1
+        elif message.role == "assistant" and message.source != "input":
+            seconds, usage = figures.answers.get(message.id or "", (None, None))
+            new = [_shown(each, kept) for each in sample.messages[start:place]]
+            turns.append({"number": number, "place": str(number), "role": SUBJECT, "kept": start, "new_messages": new, **_told(usage)})
+            turns[-1] |= {"request_id": None, "answer": _shown(message, kept), "error": None, "latency_s": seconds}
+            start, number = place + 1, number + 1
+    first = turns[0]["new_messages"] if turns else [_shown(each, kept) for each in sample.messages]
+    assert isinstance(first, list)
+    prompt = first[0]["content"] if len(first) == 1 else "\n\n".join(f"{each['role']}: {each['content']}" for each in first)
+    limit = None if sample.limit is None else _LIMITS.get(sample.limit.type, sample.limit.type)
+    status = "error" if sample.error is not None else limit or "done"
+    seconds = sample.working_time if sample.working_time is not None else sample.total_time
+    course = {"status": status, "seconds": seconds, "turns": turns, "tool_calls": tools}
+    return msgspec.json.encode(course).decode(), prompt
+
+
+def _told(usage: Usage | None) -> dict[str, object]:
+    if usage is None:
+        return {"prompt_tokens": None, "output_tokens": None, "cost": None}
+    return {"prompt_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost": usage.total_cost}

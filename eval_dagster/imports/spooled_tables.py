@@ -1,0 +1,65 @@
+"""Parts of Arrow tables on the disk, until their versions are known and they can be written."""
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from eval_dagster.lake.format.parquet_files import TableParts
+from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.stages.stage_table import with_constants
+
+_COMPRESSED = pyarrow.ipc.IpcWriteOptions(compression="lz4")
+
+
+def packed(table: pa.Table) -> bytes:
+    """A table as bytes."""
+    sink = io.BytesIO()
+    with pyarrow.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as stream:
+        stream.write_table(table)
+    return sink.getvalue()
+
+
+def unpacked(content: bytes) -> pa.Table:
+    """The table of `packed`."""
+    with pyarrow.ipc.open_stream(content) as stream:
+        return stream.read_all()
+
+
+class SpooledTable:
+    """A table of the lake in a file without a name, so that a killed process leaves nothing."""
+
+    def __init__(self, table: str, folder: Path) -> None:
+        """Begin with no row, in a folder on a disk with space for the table."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._schema = TABLES[table]
+        self._file: IO[bytes] = TemporaryFile(dir=folder)  # noqa: SIM115
+        self._sizes: list[int] = []
+
+    def add(self, content: bytes) -> None:
+        """Add rows, as `packed` gives them."""
+        self._file.write(content)
+        self._sizes.append(len(content))
+
+    def rows(self, **constants: str) -> TableParts:
+        """All rows. `constants` are the values of columns that are the same in all rows, and known at the end alone."""
+
+        def read() -> Iterator[pa.Table]:
+            self._file.flush()
+            start = 0
+            for size in self._sizes:
+                yield with_constants(unpacked(os.pread(self._file.fileno(), size, start)), **constants)
+                start += size
+            if not self._sizes:
+                yield self._schema.empty_table()
+
+        return TableParts(schema=self._schema, read=read)
+
+    def close(self) -> None:
+        """Delete the rows."""
+        self._file.close()
