@@ -297,6 +297,8 @@ class _Look:
 
     def state(self) -> PartitionState:
         """The states of all stages, with an estimate."""
+        if self._rows.project.is_imported(self._rows.eval_name):
+            return self._imported()
         stage = "dataset_snapshot"
         try:
             self._cells[stage] = self._rows.cell
@@ -333,6 +335,13 @@ class _Look:
                 self._requests = 0
         estimate = self._model.estimate(self._rows.eval_name, self._requests, is_exact=self._is_exact)
         return PartitionState(eval=self._rows.eval_name, model=self._model.name, cells=self._cells, estimate=estimate)
+
+    def _imported(self) -> PartitionState:
+        """The states of imported results, of which a run makes nothing."""
+        project, name, model = self._rows.project, self._rows.eval_name, self._model.name
+        of_stage = {stage: sound_current(project.lake, STAGES[stage], name, model if stage != "dataset_snapshot" else None) for stage in STAGES}
+        cells = {stage: Cell(stage=stage, state="missing" if file is None else "fresh") for stage, file in of_stage.items()}
+        return PartitionState(eval=name, model=model, cells=cells, estimate=self._model.estimate(name, 0, is_exact=True))
 
     def _prompts(self) -> Cell:
         project, name = self._partition.project, self._model.name

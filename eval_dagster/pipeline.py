@@ -22,6 +22,7 @@ from eval_dagster.pages.samples.writing import with_page
 from eval_dagster.progress.memory import memory_limited
 from eval_dagster.progress.reporting import Reporter, tell_making, use_reporter
 from eval_dagster.project import Project
+from eval_dagster.stages.imported import imported_result
 from eval_dagster.stages.inference import KeptModel, is_looked_at
 from eval_dagster.stages.looks import Stopping
 from eval_dagster.stages.metrics import materialize_metrics
@@ -74,7 +75,10 @@ def _snapshots(project: Project, evals: Sequence[str], run_id: str, reporter: Re
         reporter.track("dataset_snapshot", total=len(evals), unit="evals") as advance,
     ):
         for eval_name in evals:
-            yield _guarded("dataset_snapshot", eval_name, None, partial(materialize_snapshot, project, eval_name, run_id))
+            step = partial(imported_result, project, "dataset_snapshot", eval_name, None)
+            if not project.is_imported(eval_name):
+                step = partial(materialize_snapshot, project, eval_name, run_id)
+            yield _guarded("dataset_snapshot", eval_name, None, step)
             advance()
 
 
@@ -267,14 +271,24 @@ def _each(run: _ModelRun, stage: str, evals: Sequence[str]) -> Iterator[Outcome]
             partition = Partition(project=run.project, eval_name=eval_name, model=run.model, run_id=run.run_id)
             # The first prompts of a chat model may convert its weights, which reports its own progress.
             with use_reporter(run.reporter):
-                outcome = _guarded(stage, eval_name, run.model, partial(_STEPS[stage], partition))
+                step = partial(_STEPS[stage], partition)
+                if run.project.is_imported(eval_name):
+                    step = partial(imported_result, run.project, stage, eval_name, run.model)
+                outcome = _guarded(stage, eval_name, run.model, step)
             yield outcome
             advance()
 
 
 def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
     """The outputs of a model. If the model fails as a whole, each eval without an outcome fails."""
+    for eval_name in evals:
+        if run.project.is_imported(eval_name):
+            step = partial(imported_result, run.project, "model_outputs", eval_name, run.model)
+            yield _guarded("model_outputs", eval_name, run.model, step)
+    evals = [name for name in evals if not run.project.is_imported(name)]
     pending = list(evals)
+    if not pending:
+        return
     try:
         with doing("model_outputs", evals, run.model):
             for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter, run.kept, run.stopping):

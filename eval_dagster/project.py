@@ -20,6 +20,7 @@ from eval_dagster.datasets.assets import AssetStore, asset_path
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.episodes.tools import require_episodes
 from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
+from eval_dagster.imported_tasks import imported_task
 from eval_dagster.lake.files import Configured, ConfiguredAggregate, Lake, trial_lake
 from eval_dagster.lake.remote.mirror import mirror_lake
 from eval_dagster.models.base import ModelHandle
@@ -31,6 +32,7 @@ from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import RegisteredTasks, registry_names
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import shots_of
+from eval_dagster.tasks.recorded import IMPORTED
 from eval_dagster.tasks.variants import DEFAULT, varied_task
 from eval_dagster.texts.figures import did_you_mean
 from eval_dagster.tracking.tracker import Tracker
@@ -241,6 +243,8 @@ class Project:
     def task(self, eval_name: str) -> TaskClass:
         """The task class of an eval. Raises TaskDefinitionError if it is unknown or incomplete."""
         settings = self.eval(eval_name)
+        if settings.task == IMPORTED:
+            return imported_task(self.lake, eval_name)
         task, revision = self.named_task(settings.task), settings.dataset_revision
         if settings.dataset is not None:
             path = asset_path(settings.dataset.keys)
@@ -249,6 +253,10 @@ class Project:
                 self._loaded_tasks[name] = with_dataset(task, DATASET_PATH=path, DATASET_REVISION=None)
             return self._loaded_tasks[name]
         return with_dataset(task, DATASET_REVISION=revision) if revision else task
+
+    def is_imported(self, eval_name: str) -> bool:
+        """Whether the results of an eval are imported, so that nothing is asked."""
+        return self.eval(eval_name).task == IMPORTED
 
     def asset_keys(self, evals: Sequence[str]) -> list[str]:
         """The keys of the assets that have the rows of evals."""
@@ -287,16 +295,22 @@ class Project:
         """Hash of a model without its engine. Raises ModelNotFoundError if the model is missing."""
         return self.handle(model).content_version()
 
-    def select(self, *, suite: str | None = None, evals: Sequence[str] = (), models: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    def select(
+        self, *, suite: str | None = None, evals: Sequence[str] = (), models: Sequence[str] = (), imported: bool = False
+    ) -> tuple[list[str], list[str]]:
         """The evals and models of a command: the named ones, or else the suite's, or else all of the configuration.
+
+        Without `imported`, evals and models of imported results are chosen only by name or suite, since nothing can be asked of them.
 
         Raises:
             UsageError: A name is unknown.
         """
         chosen = self.suite(suite) if suite else None
-        wanted_evals = list(evals) or list(chosen.evals if chosen else self.config.evals)
+        own = [name for name in self.config.evals if imported or not self.is_imported(name)]
+        wanted_evals = list(evals) or list(chosen.evals if chosen else own)
         named = [inner for name in models for inner in self._checkpoints_of(name)]
-        wanted_models = named if models else list(chosen.models if chosen else self.config.models)
+        asked = [name for name, section in self.config.models.items() if imported or section.backend != IMPORTED]
+        wanted_models = named if models else list(chosen.models if chosen else asked)
         for name in wanted_evals:
             self.eval(name)
         for name in wanted_models:
@@ -328,6 +342,8 @@ class Project:
         """
         problems: dict[tuple[str, str], str] = {}
         for name in evals:
+            if self.is_imported(name):
+                continue
             try:
                 self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
                 self.check_sets(name)

@@ -68,6 +68,10 @@ COMMANDS = {
         "registries:import_suite",
         "Add a group of benchmarks of another package to evals.yaml, as a suite of evals for all models.",
     ),
+    "import-inspect": (
+        "import_inspect:import_inspect",
+        "Add logs of inspect_ai, .eval files, as results: each log is a result of its task and model at the time at which it began.",
+    ),
     "mirror": ("mirror:mirror", "Fetch the datasets that the evals of evals.yaml read into a folder, for machines without a network."),
     "ui": (
         "servers.ui:serve",

@@ -99,7 +99,7 @@ def show_leaderboard(
         given = "--lake" if url is not None else LAKE_VARIABLE
         raise UsageError(f"{given} shows every result of that lake; give it without --suite, --eval, --model and --trial")
     project = None if of_url else Project.open()
-    chosen = None if everything or project is None else project.select(suite=suite, evals=evals, models=models)
+    chosen = None if everything or project is None else project.select(suite=suite, evals=evals, models=models, imported=True)
     lake = queried_lake(url, trial=trial)
     read_again(lake)
     results = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen, costs=costs)

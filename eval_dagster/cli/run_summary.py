@@ -75,6 +75,7 @@ def read_end(project: Project, summary: RunSummary, evals: Sequence[str], models
     """Read how the evals and models of a run ended."""
     asked = "eval in (select unnest($evals)) and model in (select unnest($models))"
     names = {"evals": list(evals), "models": list(models)}
+    tracked = {**names, "evals": [name for name in evals if not project.is_imported(name)]}
     scores = read_rows(project.lake, f"select eval, model, n from leaderboard where {asked}", names)  # noqa: S608 - names are bound
     rows = [tuple(row.values()) for row in scores]
     untracked = f"select distinct eval, model from metrics where mlflow_run_id is null and {asked}"  # noqa: S608 - as above
@@ -86,7 +87,7 @@ def read_end(project: Project, summary: RunSummary, evals: Sequence[str], models
         scored=[(name, model) for name, model, count in rows if count],
         attempts=attempts,
         unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
-        untracked=0 if project.tracker.is_server else len(read_rows(project.lake, untracked, names)),
+        untracked=0 if project.tracker.is_server else len(read_rows(project.lake, untracked, tracked)),
         has_errors=_has_row(project, f"from errors where {asked}", names),
         has_confident_errors=_has_row(project, f"from confident_errors where {asked}", names),
         excused=excused(summary.gate, attempts),

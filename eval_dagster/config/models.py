@@ -451,7 +451,14 @@ class OpenAIModel(ModelSection):
         return self
 
 
-ModelConfig = Annotated[TransformersModel | VllmModel | ScriptedModel | OpenAIModel, Field(discriminator="backend")]
+class ImportedModel(ModelSection):
+    """A model whose answers were given elsewhere and are imported. It cannot be asked."""
+
+    backend: Literal["imported"]
+    """Results that a command such as `import-inspect` added."""
+
+
+ModelConfig = Annotated[TransformersModel | VllmModel | ScriptedModel | OpenAIModel | ImportedModel, Field(discriminator="backend")]
 """The section of a model; backends of other packages have sections of their own, which `config_class` adds."""
 BUILT_IN: Mapping[str, type[ModelSection]] = {
     get_args(section.model_fields["backend"].annotation)[0]: section for section in get_args(get_args(ModelConfig)[0])

@@ -173,10 +173,10 @@ class _Writer:
             self._lake.write("samples", rows, eval_name=log.eval, info=info)
         prompts = self._write("prompts", {"prompts": read.answers}, prompt_version=versions["prompts"])
         self._inputs |= {"rendered_prompts": versions["prompts"], "model": log.model_version, "model_content": log.model_content}
-        outputs = self._write("responses", {"requests": read.answers, "errors": read.errors})
+        outputs = self._write("responses", {"requests": read.answers, "errors": read.errors, **read.totals})
         self._inputs |= {"model_outputs": versions["responses"], "metrics": stable_hash(dict(log.metric_versions))}
         counts = {"samples": read.answers, "errors": read.errors}
-        scores = self._write("scores", {**counts, "retryable_errors": 0})
+        scores = self._write("scores", {**counts, "scores": read.scores, "retryable_errors": 0})
         self._inputs["sample_scores"] = versions["scores"]
         task = recorded_task(_metrics(read))
         rows = _metric_rows(task, prompts, outputs, scores)

@@ -108,6 +108,10 @@ class ReadLog:
     """Whether all values of a scorer mark answers as right, wrong or between."""
     answers: int = 0
     samples: int = 0
+    scores: int = 0
+    """Rows of `scores`."""
+    totals: dict[str, float] = field(default_factory=dict)
+    """Tokens and seconds of all answers."""
     errors: int = 0
     """Answers without a value under some metric."""
     unread: list[str] = field(default_factory=list)
@@ -147,11 +151,13 @@ def read_samples(path: Path, archive: Archive, log: Log, processes: Processes, f
         read.samples += len(samples)
         read.answers += part.rows
         read.errors += batch.errors
+        read.totals = {name: amount + read.totals.get(name, 0.0) for name, amount in batch.totals.items()}
         read.unread += batch.unread
         lacking += batch.lacking
     if not read.metrics:  # nothing was scored, and the log may say what would have been
         read.metrics = {scorer.replace("/", "."): scorer for scorer in log.scorers}
     _add_lacking(read, lacking, digests["scores"])
+    read.scores = len(digests["scores"]) // 16
     read.versions = {name: text_hash(bytes(content).hex()) for name, content in digests.items()}
     return read
 

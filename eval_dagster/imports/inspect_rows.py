@@ -35,6 +35,7 @@ _LIMITS = {"token": "tokens", "cost": "cost", "time": "seconds", "working": "sec
 _ENDS = {"max_tokens": "length", "model_length": "length", "tool_calls": "tool_calls"}
 """Reasons for the end of an answer -> their names in the lake; `stop` for others."""
 _ROLES = frozenset(Role)
+_TOTALS = ("model_seconds", "prompt_tokens", "output_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,8 @@ class Batch:
     """Why samples could not be read."""
     lacking: list["Lacking"] = field(default_factory=list)
     """The answers that a scorer gave no score. Their rows of `scores` need the metrics of all others."""
+    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TOTALS, 0.0))
+    """Tokens and seconds of all answers."""
     seen: set[str] = field(default_factory=set)
     """The samples with a row in `samples`."""
 
@@ -214,6 +217,10 @@ def _add_response(
     texts = [] if text is None else [text_of(text, kept)]
     usages = list(sample.model_usage.values())
     costs = [usage.total_cost for usage in usages if usage.total_cost is not None]
+    seconds = figures.seconds or sample.working_time or 0.0
+    prompt_tokens, output_tokens = _sum([usage.input_tokens for usage in usages]), _sum([usage.output_tokens for usage in usages])
+    for total, amount in zip(_TOTALS, (seconds, prompt_tokens, output_tokens), strict=True):
+        batch.totals[total] += amount or 0
     batch.add(
         "responses",
         f"{ids['sample_id']} {sample.uuid} {texts} {error}",
@@ -225,12 +232,12 @@ def _add_response(
         finish_reason=[] if choice is None else [_ENDS.get(choice.stop_reason, "stop")],
         server_finish_reason=[] if choice is None else [choice.stop_reason],
         served_model=output.model or None,
-        prompt_tokens=_sum([usage.input_tokens for usage in usages]),
-        output_tokens=_sum([usage.output_tokens for usage in usages]),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
         cached_tokens=_sum([usage.input_tokens_cache_read for usage in usages]),
         reasoning_tokens=_sum([usage.reasoning_tokens for usage in usages]),
         cost=sum(costs) if costs else None,
-        latency_s=figures.seconds or sample.working_time or 0.0,
+        latency_s=seconds,
         error=error,
         episode=episode,
     )

@@ -1,0 +1,20 @@
+"""Results that were imported: a stage makes nothing, and shows what is there."""
+
+from eval_dagster.errors import NotEvaluatedError
+from eval_dagster.project import Project
+from eval_dagster.stages.partition import STAGES, StageResult, error_warning, sound_current
+
+
+def imported_result(project: Project, stage: str, eval_name: str, model: str | None) -> StageResult:
+    """The current result of a stage of an eval whose results are imported.
+
+    Raises:
+        NotEvaluatedError: No result was imported.
+        LakeError: The scores are damaged.
+    """
+    file = sound_current(project.lake, STAGES[stage], eval_name, model)
+    if file is None:
+        of = eval_name if model is None else f"{eval_name} on {model}"
+        raise NotEvaluatedError(f"the results of {eval_name} are imported, and there are none of {of}; `eval-dagster import-inspect` adds them")
+    warning = error_warning(eval_name, model, file) if stage == "sample_scores" and model is not None else None
+    return StageResult(stage=stage, eval_name=eval_name, model=model, file=file, cached=True, warnings=[warning] if warning else [])
