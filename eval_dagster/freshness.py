@@ -339,7 +339,9 @@ class _Look:
     def _imported(self) -> PartitionState:
         """The states of imported results, of which a run makes nothing."""
         project, name, model = self._rows.project, self._rows.eval_name, self._model.name
-        of_stage = {stage: sound_current(project.lake, STAGES[stage], name, model if stage != "dataset_snapshot" else None) for stage in STAGES}
+        of_stage = {
+            stage: sound_current(project.lake, STAGES[stage], name, model if stage != "dataset_snapshot" else None) for stage in STAGES
+        }
         cells = {stage: Cell(stage=stage, state="missing" if file is None else "fresh") for stage, file in of_stage.items()}
         return PartitionState(eval=name, model=model, cells=cells, estimate=self._model.estimate(name, 0, is_exact=True))
 

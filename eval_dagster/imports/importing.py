@@ -167,10 +167,10 @@ class _Writer:
         read, log, versions = self._read, self._log, self._read.versions
         current = [file.info for file in self._lake.history("samples", log.eval) if time_of(file.path) <= self._time]
         if not current or current[-1].version != versions["samples"]:
-            rows = read.tables["samples"].rows(dataset_version=versions["samples"])
+            found = read.tables["samples"].rows(dataset_version=versions["samples"])
             counts = {"rows": read.samples, "samples": read.samples, "subjects": 1}
-            info = replace(self._info("samples", versions["samples"], counts), inputs={"dataset": log.dataset})
-            self._lake.write("samples", rows, eval_name=log.eval, info=info)
+            info = replace(self._info(versions["samples"], counts), inputs={"dataset": log.dataset})
+            self._lake.write("samples", found, eval_name=log.eval, info=info)
         prompts = self._write("prompts", {"prompts": read.answers}, prompt_version=versions["prompts"])
         self._inputs |= {"rendered_prompts": versions["prompts"], "model": log.model_version, "model_content": log.model_content}
         outputs = self._write("responses", {"requests": read.answers, "errors": read.errors, **read.totals})
@@ -182,18 +182,18 @@ class _Writer:
         rows = _metric_rows(task, prompts, outputs, scores)
         shared = self._shared(prompts, scores)
         content = stable_hash([[row["metric"], row["value"], row["stderr"], row["n"], row["n_errors"]] for row in rows])
-        info = self._info("metrics", content, {**counts, "metrics": len(rows)})
+        info = self._info(content, {**counts, "metrics": len(rows)})
         made = table_of("metrics", [{**row, **shared} for row in rows])
         self._lake.write("metrics", made, eval_name=log.eval, model=log.model, info=info)
 
     def _write(self, table: str, counts: Mapping[str, float], **constants: str) -> LakeFile:
         """Write the rows of a table, with the inputs so far."""
-        info = self._info(table, self._read.versions[table], counts)
+        info = self._info(self._read.versions[table], counts)
         return self._lake.write(
             table, self._read.tables[table].rows(**constants), eval_name=self._log.eval, model=self._log.model, info=info
         )
 
-    def _info(self, table: str, version: str, counts: Mapping[str, float]) -> FileInfo:
+    def _info(self, version: str, counts: Mapping[str, float]) -> FileInfo:
         return FileInfo(
             fingerprint=self._fingerprint,
             version=version,

@@ -3,6 +3,7 @@
 The standard library finds the members, but Python before 3.14 refuses Zstandard, the method 93 of zip.
 """
 
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from eval_dagster.errors import DataError, RequirementError, UsageError
+from eval_dagster.errors import DataError, UsageError
 
 _ZSTANDARD = 93
 _LOCAL_HEADER = 30
 """Bytes before the name in the header in front of a member."""
+_ROOM = 256
+"""Bytes that a name and what follows it rarely exceed."""
 _SAMPLES, _SUFFIX = "samples/", ".json"
 LARGEST = 2**30
 """Most bytes of one member, unpacked."""
@@ -87,19 +90,20 @@ class Archive:
         where = f"the member {member.name}"
         if member.size > LARGEST:
             raise DataError(f"{where} has {member.size:,} bytes; expected at most {LARGEST:,}")
-        self._file.seek(member.offset)
-        header = self._file.read(_LOCAL_HEADER)
-        if len(header) < _LOCAL_HEADER or not header.startswith(b"PK\x03\x04"):
+        found = os.pread(self._file.fileno(), _LOCAL_HEADER + _ROOM + member.packed, member.offset)
+        if len(found) < _LOCAL_HEADER or not found.startswith(b"PK\x03\x04"):
             raise DataError(f"{where} is not where the directory of the archive places it; the file is damaged")
-        self._file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
-        content = self._unpacked(member, self._file.read(member.packed), where)
+        start = _LOCAL_HEADER + int.from_bytes(found[26:28], "little") + int.from_bytes(found[28:30], "little")
+        if len(found) < start + member.packed:
+            found = os.pread(self._file.fileno(), start + member.packed, member.offset)
+        content = self._unpacked(member, memoryview(found)[start : start + member.packed], where)
         if len(content) != member.size or zlib.crc32(content) != member.crc:
             raise DataError(f"{where} differs from its checksum; the file is damaged")
         return content
 
-    def _unpacked(self, member: Member, packed: bytes, where: str) -> bytes:
+    def _unpacked(self, member: Member, packed: memoryview, where: str) -> bytes:
         if member.method == zipfile.ZIP_STORED:
-            return packed
+            return bytes(packed)
         try:
             if member.method == zipfile.ZIP_DEFLATED:
                 return zlib.decompressobj(-15).decompress(packed, member.size + 1)
@@ -107,11 +111,9 @@ class Archive:
                 if self._decompressor is None:
                     self._decompressor = required("zstandard").ZstdDecompressor()
                 return bytes(self._decompressor.decompress(packed, max_output_size=max(member.size, 1)))
-        except RequirementError:
+        except UsageError:
             raise
         except Exception as error:  # zlib and zstandard have classes of their own
-            if isinstance(error, UsageError):
-                raise
             raise DataError(f"{where} cannot be unpacked ({error}); the file is damaged") from error
         raise DataError(f"{where} is packed by the method {member.method}; expected Zstandard (93), deflate (8) or none (0)")
 

@@ -161,7 +161,7 @@ def read_log(archive: Archive) -> Log:
         sample_ids=tuple(map(str, made.dataset.sample_ids or ())),
         dataset=storable(made.dataset.location or made.dataset.name or made.task),
         scorers=tuple(each.name for each in made.scorers or ()),
-        headline=headline and _metric(headline),
+        headline=None if headline is None else _metric(headline),
         plan=stable_hash([made.task_version, [[step.solver, step.params] for step in header.plan.steps]]),
         generation=json.dumps(settings_fields(_settings(config))),
         model_version=stable_hash([content, config, made.model_base_url, made.packages]),

@@ -1,5 +1,6 @@
 """Reads the samples of one log of inspect_ai into tables on the disk: small logs in this process, large ones in several."""
 
+import gc
 import multiprocessing
 import os
 from collections import deque
@@ -34,19 +35,26 @@ class _Packed:
     """A batch as another process sends it."""
 
     batch: Batch
-    """Without its columns."""
+    """Without its rows."""
     samples: pa.Table
     tables: Mapping[str, bytes]
     rows: int
 
 
 def _read(archive: Archive, members: Sequence[Member], log: Log) -> _Packed:
-    batch = read_batch(archive, members, log)
-    tables = batch.tables(log)
+    # Thousands of small objects live until the end of the batch, and none of them is in a cycle.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        batch = read_batch(archive, members, log)
+        tables = batch.tables(log)
+    finally:
+        if was_enabled:
+            gc.enable()
     rows = len(tables["responses"])
     samples = tables.pop("samples")
     return _Packed(
-        batch=replace(batch, columns={}, seen=set()),
+        batch=replace(batch, rows={}, seen=set()),
         samples=samples,
         tables={name: packed(table) for name, table in tables.items()},
         rows=rows,
@@ -65,7 +73,9 @@ class Processes:
 
     def __init__(self, count: int | None = None) -> None:
         """Take their number; by default one a core."""
-        self.count = count or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MOST_PROCESSES)
+        self.count = count or min(
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MOST_PROCESSES
+        )
         self._pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> Self:
@@ -169,8 +179,9 @@ def _add_lacking(read: ReadLog, lacking: Sequence[Lacking], digest: bytearray) -
         metrics = [metric for metric, scorer in read.metrics.items() if scorer not in each.scorers]
         read.errors += bool(metrics)
         for metric in metrics:
-            identity = f"{each.ids['sample_id']} {metric} {each.reason}"
-            batch.add("scores", identity, **each.ids, metric=metric, value=None, error=each.reason)
+            identity = f"{each.sample_id} {metric} {each.reason}"
+            ids = (each.sample_id, each.sample_name, each.source_id, each.source_id)
+            batch.add("scores", identity, *ids, metric, None, each.reason, None)
     if batch.digests["scores"]:
-        read.tables["scores"].add(packed(arrow_table("scores", batch.columns["scores"], read.log)))
+        read.tables["scores"].add(packed(arrow_table("scores", batch.rows["scores"], read.log)))
         digest += batch.digests["scores"]

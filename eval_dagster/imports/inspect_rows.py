@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
-import xxhash
+from xxhash import xxh3_128_digest
 
 from eval_dagster.errors import DataError
 from eval_dagster.imports.inspect_archive import Archive, Member
@@ -30,11 +30,22 @@ from eval_dagster.versions.hashes import text_hash
 
 MADE = ("samples", "prompts", "responses", "scores")
 """The tables that a log fills, in the order of the data flow."""
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "samples": ("sample_id", "sample_name", "content_id", "row"),
+    "prompts": (*("sample_id", "sample_name", "source_id", "request_id", "messages", "prompt", "gold", "gold_is_list", "context"),),
+    "responses": (
+        *("sample_id", "sample_name", "request_id", "text", "text_post_processed", "reasoning", "finish_reason", "server_finish_reason"),
+        *("served_model", "prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cost", "latency_s", "error", "episode"),
+    ),
+    "scores": ("sample_id", "sample_name", "source_id", "cluster", "metric", "value", "error", "explanation"),
+}
+"""The columns that differ from row to row. Others are null, or have one value in all rows."""
 _LIMITS = {"token": "tokens", "cost": "cost", "time": "seconds", "working": "seconds", "turn": "turns", "message": "messages"}
 """Limits of inspect_ai -> how an episode ended by them."""
 _ENDS = {"max_tokens": "length", "model_length": "length", "tool_calls": "tool_calls"}
 """Reasons for the end of an answer -> their names in the lake; `stop` for others."""
 _ROLES = frozenset(Role)
+_COUNTED = ("input_tokens", "output_tokens", "input_tokens_cache_read", "reasoning_tokens")
 _TOTALS = ("model_seconds", "prompt_tokens", "output_tokens")
 
 
@@ -42,8 +53,9 @@ _TOTALS = ("model_seconds", "prompt_tokens", "output_tokens")
 class Lacking:
     """An answer that a scorer gave no score."""
 
-    ids: Mapping[str, str]
-    """Its columns `sample_id`, `sample_name`, `source_id` and `cluster`."""
+    sample_id: str
+    sample_name: str
+    source_id: str
     reason: str
     scorers: frozenset[str]
     """Scorers that gave it a score."""
@@ -51,9 +63,9 @@ class Lacking:
 
 @dataclass(kw_only=True)
 class Batch:
-    """The rows of some samples, as columns. Columns that are not named are null, or have one value in all rows."""
+    """The rows of some samples, with the values of `COLUMNS`."""
 
-    columns: Mapping[str, dict[str, list[object]]] = field(default_factory=lambda: {name: {} for name in MADE})
+    rows: Mapping[str, list[tuple[object, ...]]] = field(default_factory=lambda: {name: [] for name in MADE})
     digests: Mapping[str, bytearray] = field(default_factory=lambda: {name: bytearray() for name in MADE})
     """Hashes of 16 bytes of what decides the version of each table, a row after the other."""
     errors: int = 0
@@ -71,22 +83,20 @@ class Batch:
     seen: set[str] = field(default_factory=set)
     """The samples with a row in `samples`."""
 
-    def add(self, table: str, identity: str, **values: object) -> None:
-        """Add a row. `identity` is what the version of the table covers."""
-        columns = self.columns[table]
-        for name, value in values.items():
-            columns.setdefault(name, []).append(value)
-        self.digests[table].extend(xxhash.xxh3_128_digest(identity.encode("utf-8", "surrogatepass")))
+    def add(self, table: str, identity: str, *values: object) -> None:
+        """Add a row with the values of the table's `COLUMNS`. `identity` is what the version of the table covers."""
+        self.rows[table].append(values)
+        self.digests[table].extend(xxh3_128_digest(identity.encode("utf-8", "surrogatepass")))
 
     def tables(self, log: Log) -> dict[str, pa.Table]:
         """The rows as Arrow tables."""
-        return {table: arrow_table(table, columns, log) for table, columns in self.columns.items()}
+        return {table: arrow_table(table, rows, log) for table, rows in self.rows.items()}
 
 
-def arrow_table(table: str, columns: Mapping[str, Sequence[object]], log: Log) -> pa.Table:
-    """Columns as an Arrow table with all columns of a table of the lake."""
-    schema = TABLES[table]
-    count = len(columns.get("sample_id", ()))
+def arrow_table(table: str, rows: Sequence[tuple[object, ...]], log: Log) -> pa.Table:
+    """Rows with the values of `COLUMNS` as an Arrow table with all columns of a table of the lake."""
+    schema, count = TABLES[table], len(rows)
+    columns = dict(zip(COLUMNS[table], zip(*rows, strict=True), strict=bool(rows)))
     same: dict[str, object] = {"eval": log.eval, "model": log.model, "subject": NO_SUBJECT, **_SAME.get(table, {})}
     if table == "samples":
         same["dataset_path"] = log.dataset
@@ -155,91 +165,65 @@ def _add_sample(batch: Batch, sample: LogSample, log: Log) -> None:
     question = [LogMessage(role="user", content=asked)] if isinstance(asked, str) else asked
     gold = [sample.target] if isinstance(sample.target, str) else sample.target
     name = str(sample.id)
-    messages = msgspec.json.encode([_shown(each, kept) for each in question]).decode()
-    content = msgspec.json.encode([sample.choices, gold]).decode()
-    content_id, source = text_hash(messages + content), text_hash(msgspec.json.encode([sample.id, messages, content]).decode())
+    messages = _json([_shown(each, kept) for each in question])
+    content = _json([sample.choices, gold])
+    source = text_hash(f"{sample.id!r} {messages} {content}")
     sample_id = source if sample.epoch == 1 else f"{source}-epoch{sample.epoch}"
-    row = {"id": sample.id, "input": sample.input, "target": sample.target, "choices": sample.choices, "metadata": sample.metadata}
     if source not in batch.seen:
         batch.seen.add(source)
-        batch.add("samples", source, sample_id=source, content_id=content_id, row=msgspec.json.encode(row).decode(), sample_name=name)
-    ids = {"sample_id": sample_id, "sample_name": name}
+        row = {"id": sample.id, "input": sample.input, "target": sample.target, "choices": sample.choices, "metadata": sample.metadata}
+        batch.add("samples", source, source, name, text_hash(messages + content), _json(row))
     figures = EventFigures(sample.events)
     episode, prompt = _episode(sample, figures)
     request_id = text_hash(f"{prompt} {log.generation} {sample.epoch}")
-    batch.add(
-        "prompts",
-        f"{sample_id} {request_id} {content}",
-        **ids,
-        source_id=source,
-        request_id=request_id,
-        messages=messages,
-        prompt=prompt,
-        gold=gold,
-        gold_is_list=not isinstance(sample.target, str),
-        context=f'[{{"solvers": "{log.plan}"}}]',
-    )
+    is_list, context = not isinstance(sample.target, str), f'[{{"solvers": "{log.plan}"}}]'
+    identity = f"{sample_id} {request_id} {content}"
+    batch.add("prompts", identity, sample_id, name, source, request_id, messages, prompt, gold, is_list, context)
     error = None if sample.error is None else sample.error.message or "the sample failed, and the log does not say why"
-    _add_response(batch, sample, figures, ids, request_id, episode, error)
+    _add_response(batch, sample, figures, sample_id, request_id, episode, error)
     given = frozenset(sample.scores or ())
     if error is not None or not given >= set(log.scorers) or not given:
         reason = error or "not scored: the log has no score of this answer"
-        batch.lacking.append(Lacking(ids={**ids, "source_id": source, "cluster": source}, reason=reason, scorers=given))
+        batch.lacking.append(Lacking(sample_id=sample_id, sample_name=name, source_id=source, reason=reason, scorers=given))
     is_wrong = False
     for scorer, score in (sample.scores or {}).items():
         batch.marks[scorer] = batch.marks.get(scorer, True) and is_mark(score.value)
         words = {"answer": score.answer, "judge_response": score.explanation}
         shown = {kind: [text_of(text, kept)] for kind, text in words.items() if isinstance(text, str)}
+        explanation = _json(shown) if shown else None
         for metric, value in values_of(scorer, score).items():
-            reason = value if isinstance(value, str) else None
-            is_wrong = is_wrong or reason is not None
+            number, why = (None, value) if isinstance(value, str) else (value, None)
+            is_wrong = is_wrong or why is not None
             batch.metrics.setdefault(metric, scorer)
-            batch.add(
-                "scores",
-                f"{sample_id} {metric} {value}",
-                **ids,
-                source_id=source,
-                cluster=source,
-                metric=metric,
-                value=None if isinstance(value, str) else value,
-                error=reason,
-                explanation=msgspec.json.encode(shown).decode() if shown else None,
-            )
+            batch.add("scores", f"{sample_id} {metric} {value}", sample_id, name, source, source, metric, number, why, explanation)
     batch.errors += is_wrong
 
 
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
 def _add_response(
-    batch: Batch, sample: LogSample, figures: EventFigures, ids: Mapping[str, str], request_id: str, episode: str, error: str | None
+    batch: Batch, sample: LogSample, figures: EventFigures, sample_id: str, request_id: str, episode: str, error: str | None
 ) -> None:
     kept, output = sample.attachments, sample.output
     choice = output.choices[0] if output.choices else None
     text = None if choice is None else text_of(choice.message.content, kept) if output.completion is None else output.completion
     texts = [] if text is None else [text_of(text, kept)]
     usages = list(sample.model_usage.values())
+    tokens = [_sum([getattr(usage, name) for usage in usages]) for name in _COUNTED]
     costs = [usage.total_cost for usage in usages if usage.total_cost is not None]
     seconds = figures.seconds or sample.working_time or 0.0
-    prompt_tokens, output_tokens = _sum([usage.input_tokens for usage in usages]), _sum([usage.output_tokens for usage in usages])
-    for total, amount in zip(_TOTALS, (seconds, prompt_tokens, output_tokens), strict=True):
+    for total, amount in zip(_TOTALS, (seconds, tokens[0], tokens[1]), strict=True):
         batch.totals[total] += amount or 0
     batch.add(
         "responses",
-        f"{ids['sample_id']} {sample.uuid} {texts} {error}",
-        **ids,
-        request_id=request_id,
-        text=texts,
-        text_post_processed=texts,
-        reasoning=[] if choice is None else [reasoning_of(choice.message, kept)],
-        finish_reason=[] if choice is None else [_ENDS.get(choice.stop_reason, "stop")],
-        server_finish_reason=[] if choice is None else [choice.stop_reason],
-        served_model=output.model or None,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=_sum([usage.input_tokens_cache_read for usage in usages]),
-        reasoning_tokens=_sum([usage.reasoning_tokens for usage in usages]),
-        cost=sum(costs) if costs else None,
-        latency_s=seconds,
-        error=error,
-        episode=episode,
+        f"{sample_id} {sample.uuid} {texts} {error}",
+        *(sample_id, str(sample.id), request_id, texts, texts),
+        [] if choice is None else [reasoning_of(choice.message, kept)],
+        [] if choice is None else [_ENDS.get(choice.stop_reason, "stop")],
+        [] if choice is None else [choice.stop_reason],
+        *(output.model or None, *tokens, sum(costs) if costs else None, seconds, error, episode),
     )
 
 
@@ -297,7 +281,7 @@ def _episode(sample: LogSample, figures: EventFigures) -> tuple[str, str]:
     status = "error" if sample.error is not None else limit or "done"
     seconds = sample.working_time if sample.working_time is not None else sample.total_time
     course = {"status": status, "seconds": seconds, "turns": turns, "tool_calls": tools}
-    return msgspec.json.encode(course).decode(), prompt
+    return _json(course), prompt
 
 
 def _told(usage: Usage | None) -> dict[str, object]:

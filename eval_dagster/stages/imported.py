@@ -15,6 +15,8 @@ def imported_result(project: Project, stage: str, eval_name: str, model: str | N
     file = sound_current(project.lake, STAGES[stage], eval_name, model)
     if file is None:
         of = eval_name if model is None else f"{eval_name} on {model}"
-        raise NotEvaluatedError(f"the results of {eval_name} are imported, and there are none of {of}; `eval-dagster import-inspect` adds them")
+        raise NotEvaluatedError(
+            f"the results of {eval_name} are imported, and there are none of {of}; `eval-dagster import-inspect` adds them"
+        )
     warning = error_warning(eval_name, model, file) if stage == "sample_scores" and model is not None else None
     return StageResult(stage=stage, eval_name=eval_name, model=model, file=file, cached=True, warnings=[warning] if warning else [])
