@@ -1,0 +1,267 @@
+"""Logs of inspect_ai in the lake, read from small files in its format that the tests write themselves."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import run_command
+from inspect_logs import DEFLATE, STORED, ZSTANDARD, ToolUse, log_header, log_sample, write_archive, write_log
+
+from eval_dagster.errors import UsageError
+from eval_dagster.imports import inspect_reading
+from eval_dagster.imports.importing import ImportedLog, import_logs
+from eval_dagster.imports.inspect_archive import log_files
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import Lake
+from eval_dagster.results.comparison import compare_points
+from eval_dagster.results.materializations import history
+
+Rows = list[dict[str, Any]]
+
+
+def _imported(lake: Lake, *paths: Path, taken: tuple[str, ...] = ()) -> list[ImportedLog]:
+    found = list(import_logs(lake, paths, taken=taken))
+    publish(lake)
+    return found
+
+
+def _rows(lake: Lake, query: str) -> Rows:
+    return [dict(row) for row in read_rows(lake, query if " " in query else f"from {query}")]
+
+
+def _files(lake: Lake) -> set[Path]:
+    return set(lake.root.rglob("*.parquet"))
+
+
+def _night(folder: Path, day: int, right: int, **header: Any) -> Path:
+    """A log of a hundred answers, of which so many are right."""
+    samples = [log_sample(i, f"ANSWER {i}", scores={"match": "C" if i < right else "I"}, uuid=f"{day}-{i}") for i in range(100)]
+    return write_log(folder / f"{day}.eval", log_header(created=f"2026-03-{day:02}T02:00:00+01:00", **header), samples)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "home")
+
+
+@pytest.mark.parametrize("method", [ZSTANDARD, DEFLATE, STORED])
+def test_a_log_becomes_rows_of_all_relations_whatever_its_packing(lake: Lake, tmp_path: Path, method: int) -> None:
+    tools = [ToolUse(name="add", arguments={"x": 1, "y": 2}, result="3"), ToolUse(name="add", arguments={"x": 3}, error="y is missing")]
+    samples = [
+        log_sample(1, "It is 4.", scores={"match": {"value": "C", "answer": "4", "explanation": "as wanted"}}, tools=tools, system="Brief!"),
+        log_sample("b", "5", scores={"match": "I"}, target=["4", "four"], limit="token"),
+    ]
+    path = write_log(tmp_path / "one.eval", log_header(asked=2), samples, method=method)
+    [found] = _imported(lake, path)
+    assert (found.state, found.answers, found.errors, found.warnings) == ("imported", 2, 0, [])
+    [metric] = _rows(lake, "metrics")
+    assert (metric["eval"], metric["model"], metric["metric"], metric["value"], metric["n"]) == ("addition", "mock_m", "match", 0.5, 2)
+    assert metric["materialized_at"].isoformat() == "2026-03-01T02:00:00+00:00" and metric["ci_low"] < 0.5 < metric["ci_high"]
+    assert [row["sample_name"] for row in _rows(lake, "from samples order by sample_name")] == ["1", "b"]
+    prompts = _rows(lake, "from prompts order by sample_name")
+    assert prompts[0]["prompt"] == "system: Brief!\n\nuser: What is 1+1?" and prompts[1]["gold"] == ["4", "four"]
+    responses = _rows(lake, "from responses order by sample_name")
+    assert [row["text"] for row in responses] == [["It is 4."], ["5"]] and responses[0]["prompt_tokens"] == 10
+    score = _rows(lake, "from scores where sample_name = '1'")[0]
+    assert json.loads(score["explanation"]) == {"answer": ["4"], "judge_response": ["as wanted"]}
+    assert [row["status"] for row in _rows(lake, "from episodes order by sample_name")] == ["done", "tokens"]
+    turns = _rows(lake, "from turns where sample_id in (select sample_id from samples where sample_name = '1') order by number")
+    assert [(row["number"], row["text"], row["n_tool_calls"], row["latency_s"]) for row in turns] == [
+        (0, "", 1, 0.5),
+        (2, "", 1, 0.5),
+        (4, "It is 4.", 0, 0.5),
+    ]
+    calls = _rows(lake, "from tool_calls order by number")
+    assert [(row["name"], json.loads(row["arguments"]), row["result"], row["error"], row["seconds"]) for row in calls] == [
+        ("add", {"x": 1, "y": 2}, "3", None, 0.25),
+        ("add", {"x": 3}, "", "unknown: y is missing", 0.25),
+    ]
+
+
+def test_a_log_that_was_imported_adds_nothing(lake: Lake, tmp_path: Path) -> None:
+    path = _night(tmp_path, 1, 60)
+    _imported(lake, path)
+    before = _files(lake)
+    copy = tmp_path / "elsewhere" / "copy.eval"
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    assert [each.state for each in _imported(lake, path, copy)] == ["known", "known"]
+    assert _files(lake) == before
+
+
+def test_values_of_all_kinds_become_numbers_or_reasons_and_never_zeros(lake: Lake, tmp_path: Path) -> None:
+    values = ["C", "I", "P", "N", True, 0.25, "0.75", "yes", "maybe", None, float("nan")]
+    samples = [log_sample(i, "x", scores={"mixed": value}) for i, value in enumerate(values)]
+    samples.append(log_sample(99, None, error="RuntimeError('the sandbox broke')"))
+    write_log(tmp_path / "one.eval", log_header(scorers=("mixed",)), samples)
+    [found] = _imported(lake, tmp_path / "one.eval")
+    rows = {row["sample_name"]: row for row in _rows(lake, "scores")}
+    assert [rows[str(i)]["value"] for i in range(len(values))] == [1, 0, 0.5, 0, 1, 0.25, 0.75, 1, None, None, None]
+    assert (rows["99"]["value"], rows["99"]["error"]) == (None, "RuntimeError('the sandbox broke')")
+    assert "'maybe'" in rows["8"]["error"] and "not scored" in rows["9"]["error"] and "not scored" in rows["10"]["error"]
+    [metric] = _rows(lake, "metrics")
+    assert metric["value"] == pytest.approx(4.5 / 8) and (metric["n"], metric["n_errors"], found.errors) == (8, 4, 4)
+    assert {row["sample_name"]: row["error"] for row in _rows(lake, "from responses where error is not null")} == {
+        "99": "RuntimeError('the sandbox broke')"
+    }
+
+
+def test_dictionaries_and_lists_of_scores_are_metrics_of_their_own(lake: Lake, tmp_path: Path) -> None:
+    samples = [log_sample(i, "x", scores={"pkg/detail": {"length": i, "ok": i % 2 == 0}, "parts": [1, i]}) for i in range(4)]
+    samples.append(log_sample(9, "x", scores={"parts": [0, 0]}, error="the scorer detail raised"))
+    headline = {"scorer": "pkg/detail", "score": "ok", "metric": "mean"}
+    write_log(tmp_path / "one.eval", log_header(scorers=("pkg/detail", "parts"), headline=headline), samples)
+    _imported(lake, tmp_path / "one.eval")
+    found = {row["metric"]: (row["value"], row["n"], row["n_errors"], row["is_headline"]) for row in _rows(lake, "metrics")}
+    assert found == {
+        "pkg.detail/length": (1.5, 4, 1, False),
+        "pkg.detail/ok": (0.5, 4, 1, True),
+        "parts/0": (0.8, 5, 0, False),
+        "parts/1": (1.2, 5, 0, False),
+    }
+
+
+def test_epochs_are_answers_to_one_sample_that_are_not_independent(lake: Lake, tmp_path: Path) -> None:
+    samples = [log_sample(i, "x", scores={"match": "CI"[i % 2]}, epoch=epoch) for i in range(20) for epoch in (1, 2, 3)]
+    write_log(tmp_path / "three.eval", log_header(created="2026-03-02T00:00:00Z"), samples)
+    write_log(tmp_path / "one.eval", log_header(), samples[::3])
+    _imported(lake, tmp_path / "three.eval", tmp_path / "one.eval")
+    one, three = _rows(lake, "from metrics_history order by materialized_at")
+    assert (three["n"], three["n_clusters"], three["value"]) == (60, 20, 0.5)
+    assert three["stderr"] == pytest.approx(one["stderr"], rel=0.05)  # the same answers three times tell nothing new
+    assert _rows(lake, "select count(*) as n from samples") == [{"n": 20}]
+    assert _rows(lake, "select count(*) as n from scores join samples on source_id = samples.sample_id") == [{"n": 60}]
+
+
+def test_logs_are_results_in_the_order_of_their_times_however_they_come(lake: Lake, tmp_path: Path) -> None:
+    paths = [_night(tmp_path, day, right) for day, right in ((1, 80), (2, 79), (3, 40))]
+    for path in (paths[2], paths[0], paths[1]):
+        _imported(lake, path)
+    assert [row["value"] for row in _rows(lake, "from score_history order by materialized_at")] == [0.8, 0.79, 0.4]
+    assert _rows(lake, "select value from metrics") == [{"value": 0.4}]
+    first, _, last = history(lake, "addition", "mock_m")
+    [found] = compare_points(last, first, [])
+    assert found.comparison.n_common == 100 and found.comparison.difference == pytest.approx(-0.4) and found.causes == ()
+
+
+def test_what_differs_between_logs_is_named(lake: Lake, tmp_path: Path) -> None:
+    _night(tmp_path, 1, 80)
+    _night(tmp_path, 2, 80, packages={"inspect_ai": "0.3.999"})
+    other = [log_sample(i, "x", question=f"How much is {i}+1?", scores={"match": "C"}) for i in range(100)]
+    write_log(tmp_path / "3.eval", log_header(created="2026-03-03T00:00:00Z"), other)
+    _imported(lake, *log_files(tmp_path))
+    first, second, third = history(lake, "addition", "mock_m")
+    assert compare_points(second, first, [])[0].causes == ("engine",)
+    assert [row["changed_inputs"] for row in _rows(lake, "select changed_inputs from metrics")] == [["data"]]
+    assert compare_points(third, second, [])[0].comparison.n_common == 0
+
+
+def test_arguments_of_a_task_make_another_eval(lake: Lake, tmp_path: Path) -> None:
+    sample = log_sample(1, "x", scores={"match": "C"})
+    write_log(tmp_path / "a.eval", log_header(task="inspect_evals/arc", args={"challenge": True, "shots": 5}, model="openai/gpt-4o"), [sample])
+    [found] = _imported(lake, tmp_path / "a.eval")
+    assert found.log is not None and (found.log.eval, found.log.model) == ("arc.challenge-true.shots-5", "openai_gpt-4o")
+
+
+def test_an_evaluation_that_was_killed_is_imported_and_replaced_when_it_has_ended(lake: Lake, tmp_path: Path) -> None:
+    samples = [log_sample(i, "x", scores={"match": "C"}) for i in range(4)]
+    path = tmp_path / "one.eval"
+    write_log(path, log_header(asked=4), samples[:3], is_ended=False)
+    [found] = _imported(lake, path)
+    assert found.answers == 3 and "started" in found.warnings[0] and "3 of 4" in found.warnings[0]
+    write_log(path, log_header(asked=4), samples)
+    [found] = _imported(lake, path)
+    assert (found.state, found.answers, found.warnings) == ("imported", 4, [])
+    assert [row["n"] for row in _rows(lake, "metrics_history")] == [4]
+
+
+def test_one_damaged_log_or_sample_does_not_affect_the_others(lake: Lake, tmp_path: Path) -> None:
+    good, cut = _night(tmp_path, 1, 50), _night(tmp_path, 2, 50)
+    cut.write_bytes(cut.read_bytes()[:-200])
+    text = tmp_path / "3.eval"
+    text.write_text("no archive")
+    header = log_header(created="2026-03-04T00:00:00Z")
+    samples = [log_sample(i, "x", scores={"match": "C"}) for i in range(3)]
+    members = [("header.json", json.dumps(header).encode()), *((f"samples/{i}.json", json.dumps(s).encode()) for i, s in enumerate(samples))]
+    part = tmp_path / "4.eval"
+    write_archive(part, [*members, ("samples/7.json", b'{"id": 7, "epoch"'), ("samples/1.json", json.dumps(samples[1]).encode())])
+    found = {each.path: each for each in _imported(lake, good, cut, text, part)}
+    assert found[good].state == "imported" and found[part].answers == 3
+    assert found[cut].state == found[text].state == "failed" and str(cut) in str(found[cut].problem)
+    assert "7.json" in found[part].warnings[0] and "1 sample" in found[part].warnings[0]
+    flipped = bytearray(good.read_bytes())
+    with zipfile.ZipFile(good) as archive:
+        place = archive.getinfo("samples/5_epoch_1.json").header_offset + 60
+    flipped[place] ^= 0xFF
+    damaged = tmp_path / "5.eval"
+    damaged.write_bytes(flipped)
+    [again] = _imported(Lake(tmp_path / "other"), damaged)
+    assert again.answers == 99 and "5_epoch_1" in again.warnings[0]
+
+
+def test_names_that_stand_for_something_else_are_refused(lake: Lake, tmp_path: Path) -> None:
+    path = _night(tmp_path, 1, 50)
+    [found] = _imported(lake, path, taken=("addition",))
+    assert found.state == "failed" and "evals.yaml has an eval 'addition'" in str(found.problem) and not _files(lake)
+    _imported(lake, path)
+    [other] = _imported(lake, _night(tmp_path, 2, 50, task="pkg/addition"))
+    assert other.state == "failed" and "pkg/addition" in str(other.problem)
+    [model] = _imported(lake, _night(tmp_path, 3, 50, model="mock_m"))
+    assert model.state == "failed" and "mock/m" in str(model.problem)
+
+
+def test_large_logs_are_read_by_several_processes_with_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [log_sample(i, f"{i}", scores={"match": "CI"[i % 3 == 0]}, epoch=epoch) for i in range(700) for epoch in (1, 2)]
+    path = write_log(tmp_path / "many.eval", log_header(), samples)
+    found = []
+    for count, few in ((1, 2**40), (2, 0)):
+        monkeypatch.setattr(inspect_reading, "_FEW_BYTES", few)
+        monkeypatch.setattr(inspect_reading.os, "sched_getaffinity", lambda _, count=count: set(range(count)))
+        lake = Lake(tmp_path / f"home{count}")
+        _imported(lake, path)
+        found.append([_rows(lake, f"from {name} order by all") for name in ("samples", "responses", "scores")])
+    assert found[0] == found[1] and [len(rows) for rows in found[0]] == [700, 1400, 1400]
+
+
+def test_a_missing_package_is_named(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(UsageError, match=r"zstandard is not installed.*eval_dagster\[inspect\]"):
+        list(import_logs(lake, [_night_path(tmp_path)]))
+
+
+def _night_path(folder: Path) -> Path:
+    return write_log(folder / "stored.eval", log_header(), [log_sample(1, "x", scores={"match": "C"})], method=STORED)
+
+
+def test_a_folder_without_logs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no such file"):
+        log_files(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match="is not a file of this kind"):
+        log_files(tmp_path / "notes.txt")
+
+
+def test_the_gate_of_a_suite_judges_imported_nights(tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text("# ours\nmodels: {}\nevals: {}\n")
+    logs = tmp_path / "logs"
+    _night(logs, 1, 80)
+    done = run_command("import-inspect", "logs", folder=tmp_path)
+    assert done.returncode == 0 and "1 log imported, 0 known before, 0 failed" in done.stdout, done.stderr
+    text = (tmp_path / "evals.yaml").read_text()
+    assert "addition: {task: imported}" in text and "mock_m: {backend: imported}" in text and text.startswith("# ours")
+    (tmp_path / "evals.yaml").write_text(f"{text}\nsuites:\n  nightly: {{evals: [addition], models: [mock_m]}}\n")
+    first = run_command("run", "--suite", "nightly", folder=tmp_path)
+    assert first.returncode == 0, first.stdout + first.stderr
+    _night(logs, 2, 40)
+    assert "1 log imported, 1 known before" in run_command("import-inspect", "logs", folder=tmp_path).stdout
+    judged = run_command("run", "--suite", "nightly", folder=tmp_path)
+    assert judged.returncode == 1 and "regressed" in judged.stdout.lower(), judged.stdout + judged.stderr
+    board = run_command("leaderboard", folder=tmp_path)
+    assert "addition" in board.stdout and "0.400" in board.stdout
+    compared = run_command("compare", "mock_m", "mock_m@2026-03-01", folder=tmp_path)
+    assert "-0.400" in compared.stdout and "40 worse in a" in compared.stdout
+    nothing = run_command("status", "--suite", "nightly", folder=tmp_path)
+    assert nothing.returncode == 0 and "up to date" in nothing.stdout
