@@ -1,10 +1,8 @@
 """The evals, models and suites of an evals.yaml, with the home of their results."""
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,13 +19,13 @@ from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.episodes.tools import require_episodes
 from eval_dagster.errors import ConfigError, ModelNotFoundError, ModelUnreachableError, NotEvaluatedError, UsageError, described
 from eval_dagster.imported_tasks import imported_task
+from eval_dagster.key_prefixes import kept_key_prefix
 from eval_dagster.lake.files import Configured, ConfiguredAggregate, Lake, trial_lake
 from eval_dagster.lake.remote.mirror import mirror_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.handle import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file
 from eval_dagster.stores.locks import SharedLocks
-from eval_dagster.stores.whole_files import replaced
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import RegisteredTasks, registry_names
 from eval_dagster.tasks.base import BaseTask
@@ -92,7 +90,7 @@ class Project:
             home: The folder of all state. Default: `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file.
             tasks: Tasks by name. Default: all registered tasks.
             key_prefix: The prefix of the names in Dagster. Default: the one that a code location has kept in the home
-                (`keep_key_prefix`), or the file's.
+                (`key_prefixes.keep_key_prefix`), or the file's.
             is_kept_prefix_used: Whether a prefix that is kept in the home stands before the file's.
 
         Raises:
@@ -102,7 +100,7 @@ class Project:
         path = (config_path or default_config_path()).resolve()
         config = load_config(path, sections=registered_sections(), registries=registry_names(), section_in_file=section_in_file)
         project = cls._of(config, path, tasks, home)
-        kept = _kept_key_prefix(project.home) if is_kept_prefix_used else None
+        kept = kept_key_prefix(project.home) if is_kept_prefix_used else None
         prefix = kept if key_prefix is None else tuple(key_prefix)
         if prefix is None or prefix == config.dagster.key_prefix:
             return project
@@ -433,34 +431,6 @@ def configured(evals: Iterable[str], models: Iterable[str], suites: Mapping[str,
                 )
             )
     return Configured(evals=tuple(evals), models=tuple(models), aggregates=tuple(aggregates))
-
-
-def keep_key_prefix(home: Path, prefix: Sequence[str] | None) -> None:
-    """Keep the prefix that a code location gives to the names of a project, so that commands use the same names in Dagster.
-
-    None if the code location uses the prefix in evals.yaml.
-    """
-    path = _key_prefix_file(home)
-    if _kept_key_prefix(home) == (None if prefix is None else tuple(prefix)):
-        return
-    with suppress(OSError):  # a home that cannot be written to has no commands either
-        if prefix is None:
-            path.unlink(missing_ok=True)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as temporary:
-            temporary.write_text(json.dumps({"key_prefix": list(prefix)}), "utf-8")
-
-
-def _kept_key_prefix(home: Path) -> tuple[str, ...] | None:
-    try:
-        return tuple(json.loads(_key_prefix_file(home).read_text("utf-8"))["key_prefix"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _key_prefix_file(home: Path) -> Path:
-    return home / "dagster_names.json"
 
 
 def default_config_path() -> Path:

@@ -40,8 +40,10 @@ ARROWS = {
     "models.transformers.weights": "config errors lake.remote progress stores versions",
     "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
     "episodes": "errors lake.tables records tasks users_code versions",
-    "project": "addresses checkpoints config datasets episodes errors lake.files lake.remote models models.pooled stores "
-    "task_files tasks texts tracking users_code",
+    "key_prefixes": "stores",
+    "imported_tasks": "lake.files lake.format lake.tables tasks",
+    "project": "addresses checkpoints config datasets episodes errors imported_tasks key_prefixes lake.files lake.remote models "
+    "models.pooled stores task_files tasks texts tracking users_code",
     "remembered": "config lake.files lake.remote project stores",
     "statistics": "records",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables statistics stores versions",
@@ -51,6 +53,7 @@ ARROWS = {
     "stages": "datasets episodes errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models "
     "progress project prompts records sandbox statistics stores tasks texts tracking users_code versions",
     "known_results": "project stages stores",
+    "imports": "errors lake.files lake.format lake.lineage lake.tables records stages tasks texts versions",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
     "results": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics records stages "
     "statistics stores texts",
@@ -64,9 +67,9 @@ ARROWS = {
     "notifications": "errors gate lake.catalog lake.files lake.format lake.tables project records results stores texts versions",
     "pages.report": "errors gate lake.catalog lake.files lake.format lake.records lake.tables pages.samples project records results "
     "stores texts tracking versions",
-    "assets": "config dagster_internals datasets errors freshness gate known_results lake.catalog lake.files lake.records lake.tables "
-    "models named_runs notifications pages.report remembered results retention pipeline progress project records stages stores texts "
-    "users_code versions",
+    "assets": "config dagster_internals datasets errors freshness gate key_prefixes known_results lake.catalog lake.files lake.records "
+    "lake.tables models named_runs notifications pages.report remembered results retention pipeline progress project records stages "
+    "stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "records",
@@ -93,7 +96,7 @@ ARROWS = {
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "pages.server": "errors gate lake.catalog lake.files lake.format lake.tables metrics pages.report pages.samples records results "
     "statistics texts",
-    "cli": "addresses assets config dagster_internals datasets errors freshness gate known_results lake.catalog lake.files "
+    "cli": "addresses assets config dagster_internals datasets errors freshness gate imports known_results lake.catalog lake.files "
     "lake.records lake.remote lake.tables metrics models models.transformers.weights named_runs notifications pages.report pages.samples "
     "pages.server peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
     "task_files tasks texts tracking users_code",

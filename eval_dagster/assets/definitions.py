@@ -28,7 +28,8 @@ from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
 from eval_dagster.assets.trust_checks import trust_checks
 from eval_dagster.config.schema import DagsterConfig
 from eval_dagster.errors import ConfigError
-from eval_dagster.project import Project, keep_key_prefix
+from eval_dagster.key_prefixes import keep_key_prefix
+from eval_dagster.project import Project
 from eval_dagster.remembered import remember
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,8 @@ from eval_dagster.records import GenerationSettings, settings_fields
 from eval_dagster.texts.visible_text import storable
 from eval_dagster.versions.hashes import stable_hash, text_hash
 
+_Json: TypeAlias = Any
+"""A value of a setting of inspect_ai, or of an argument of a task."""
 _HEADER, _START = "header.json", "_journal/start.json"
 _MOST = 100
 """Most characters of a name."""
@@ -24,7 +26,7 @@ _FORMAT = 2
 
 class _Scorer(msgspec.Struct):
     name: str
-    options: dict[str, Any] = {}
+    options: Mapping[str, _Json] = {}
 
 
 class _Dataset(msgspec.Struct):
@@ -46,11 +48,11 @@ class _Eval(msgspec.Struct):
     run_id: str = ""
     task_id: str = ""
     task_version: int | str = 0
-    task_args_passed: dict[str, Any] = {}
+    task_args_passed: Mapping[str, _Json] = {}
     dataset: _Dataset = msgspec.field(default_factory=_Dataset)
-    model_args: dict[str, Any] = {}
+    model_args: Mapping[str, _Json] = {}
     model_base_url: str | None = None
-    model_generate_config: dict[str, Any] = {}
+    model_generate_config: Mapping[str, _Json] = {}
     packages: dict[str, str] = {}
     scorers: list[_Scorer] | None = None
     config: _Config = msgspec.field(default_factory=_Config)
@@ -58,12 +60,12 @@ class _Eval(msgspec.Struct):
 
 class _Step(msgspec.Struct):
     solver: str
-    params: dict[str, Any] = {}
+    params: Mapping[str, _Json] = {}
 
 
 class _Plan(msgspec.Struct):
     steps: list[_Step] = []
-    config: dict[str, Any] = {}
+    config: Mapping[str, _Json] = {}
 
 
 class _Headline(msgspec.Struct):
@@ -176,7 +178,7 @@ def plain_name(name: str) -> str:
     return found if len(found) <= _MOST else f"{found[: _MOST - 9]}-{text_hash(name)[:8]}"
 
 
-def _eval_name(task: str, args: Mapping[str, Any]) -> str:
+def _eval_name(task: str, args: Mapping[str, _Json]) -> str:
     """The task's name without its package. Arguments that were passed make another eval: `arc.challenge-true`."""
     texts = [f"{key}-{value if isinstance(value, str) else json.dumps(value, sort_keys=True)}" for key, value in sorted(args.items())]
     return plain_name(".".join([task.rpartition("/")[2], *texts]))
@@ -187,7 +189,7 @@ def _metric(headline: _Headline) -> str:
     return scorer if headline.score in (headline.scorer, scorer) else f"{scorer}/{headline.score}"
 
 
-def _settings(config: Mapping[str, Any]) -> GenerationSettings:
+def _settings(config: Mapping[str, _Json]) -> GenerationSettings:
     stops = config.get("stop_seqs") or ()
     return GenerationSettings(
         max_tokens=config.get("max_tokens"),

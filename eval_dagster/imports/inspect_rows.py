@@ -257,7 +257,7 @@ def _episode(sample: LogSample, figures: EventFigures) -> tuple[str, str]:
             tools.append(
                 {
                     "number": number,
-                    "place": str(number),
+                    "place": f":{number}",
                     "call_id": message.tool_call_id,
                     "name": None if call is None else call.function,
                     "kind": None,
@@ -271,7 +271,7 @@ def _episode(sample: LogSample, figures: EventFigures) -> tuple[str, str]:
         elif message.role == "assistant" and message.source != "input":
             seconds, usage = figures.answers.get(message.id or "", (None, None))
             new = [_shown(each, kept) for each in sample.messages[start:place]]
-            turns.append({"number": number, "place": str(number), "role": SUBJECT, "kept": start, "new_messages": new, **_told(usage)})
+            turns.append({"number": number, "place": f":{number}", "role": SUBJECT, "kept": start, "new_messages": new, **_told(usage)})
             turns[-1] |= {"request_id": None, "answer": _shown(message, kept), "error": None, "latency_s": seconds}
             start, number = place + 1, number + 1
     first = turns[0]["new_messages"] if turns else [_shown(each, kept) for each in sample.messages]

@@ -1,6 +1,6 @@
 """Tasks whose answers were given and scored elsewhere: their metrics are known by name, and computed from the scores alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,6 @@ def _class_of(metric: RecordedMetric) -> type[BaseMetric[Any]]:
     return type(RecordedScore.__name__, (RecordedScore,), {**_names(RecordedScore), **attributes})
 
 
-def _names(base: type) -> dict[str, Any]:
+def _names(base: type) -> Mapping[str, object]:
     """The names by which the code of a class is found."""
     return {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}

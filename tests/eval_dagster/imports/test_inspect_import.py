@@ -51,7 +51,9 @@ def lake(tmp_path: Path) -> Lake:
 def test_a_log_becomes_rows_of_all_relations_whatever_its_packing(lake: Lake, tmp_path: Path, method: int) -> None:
     tools = [ToolUse(name="add", arguments={"x": 1, "y": 2}, result="3"), ToolUse(name="add", arguments={"x": 3}, error="y is missing")]
     samples = [
-        log_sample(1, "It is 4.", scores={"match": {"value": "C", "answer": "4", "explanation": "as wanted"}}, tools=tools, system="Brief!"),
+        log_sample(
+            1, "It is 4.", scores={"match": {"value": "C", "answer": "4", "explanation": "as wanted"}}, tools=tools, system="Brief!"
+        ),
         log_sample("b", "5", scores={"match": "I"}, target=["4", "four"], limit="token"),
     ]
     path = write_log(tmp_path / "one.eval", log_header(asked=2), samples, method=method)
@@ -59,12 +61,15 @@ def test_a_log_becomes_rows_of_all_relations_whatever_its_packing(lake: Lake, tm
     assert (found.state, found.answers, found.errors, found.warnings) == ("imported", 2, 0, [])
     [metric] = _rows(lake, "metrics")
     assert (metric["eval"], metric["model"], metric["metric"], metric["value"], metric["n"]) == ("addition", "mock_m", "match", 0.5, 2)
-    assert metric["materialized_at"].isoformat() == "2026-03-01T02:00:00+00:00" and metric["ci_low"] < 0.5 < metric["ci_high"]
+    assert metric["materialized_at"].isoformat() == "2026-03-01T02:00:00+00:00"
+    assert metric["ci_low"] < 0.5 < metric["ci_high"]
     assert [row["sample_name"] for row in _rows(lake, "from samples order by sample_name")] == ["1", "b"]
     prompts = _rows(lake, "from prompts order by sample_name")
-    assert prompts[0]["prompt"] == "system: Brief!\n\nuser: What is 1+1?" and prompts[1]["gold"] == ["4", "four"]
+    assert prompts[0]["prompt"] == "system: Brief!\n\nuser: What is 1+1?"
+    assert prompts[1]["gold"] == ["4", "four"]
     responses = _rows(lake, "from responses order by sample_name")
-    assert [row["text"] for row in responses] == [["It is 4."], ["5"]] and responses[0]["prompt_tokens"] == 10
+    assert [row["text"] for row in responses] == [["It is 4."], ["5"]]
+    assert responses[0]["prompt_tokens"] == 10
     score = _rows(lake, "from scores where sample_name = '1'")[0]
     assert json.loads(score["explanation"]) == {"answer": ["4"], "judge_response": ["as wanted"]}
     assert [row["status"] for row in _rows(lake, "from episodes order by sample_name")] == ["done", "tokens"]
@@ -101,9 +106,12 @@ def test_values_of_all_kinds_become_numbers_or_reasons_and_never_zeros(lake: Lak
     rows = {row["sample_name"]: row for row in _rows(lake, "scores")}
     assert [rows[str(i)]["value"] for i in range(len(values))] == [1, 0, 0.5, 0, 1, 0.25, 0.75, 1, None, None, None]
     assert (rows["99"]["value"], rows["99"]["error"]) == (None, "RuntimeError('the sandbox broke')")
-    assert "'maybe'" in rows["8"]["error"] and "not scored" in rows["9"]["error"] and "not scored" in rows["10"]["error"]
+    assert "'maybe'" in rows["8"]["error"]
+    assert "not scored" in rows["9"]["error"]
+    assert "not scored" in rows["10"]["error"]
     [metric] = _rows(lake, "metrics")
-    assert metric["value"] == pytest.approx(4.5 / 8) and (metric["n"], metric["n_errors"], found.errors) == (8, 4, 4)
+    assert metric["value"] == pytest.approx(4.5 / 8)
+    assert (metric["n"], metric["n_errors"], found.errors) == (8, 4, 4)
     assert {row["sample_name"]: row["error"] for row in _rows(lake, "from responses where error is not null")} == {
         "99": "RuntimeError('the sandbox broke')"
     }
@@ -144,7 +152,9 @@ def test_logs_are_results_in_the_order_of_their_times_however_they_come(lake: La
     assert _rows(lake, "select value from metrics") == [{"value": 0.4}]
     first, _, last = history(lake, "addition", "mock_m")
     [found] = compare_points(last, first, [])
-    assert found.comparison.n_common == 100 and found.comparison.difference == pytest.approx(-0.4) and found.causes == ()
+    assert found.comparison.n_common == 100
+    assert found.comparison.difference == pytest.approx(-0.4)
+    assert found.causes == ()
 
 
 def test_what_differs_between_logs_is_named(lake: Lake, tmp_path: Path) -> None:
@@ -161,9 +171,12 @@ def test_what_differs_between_logs_is_named(lake: Lake, tmp_path: Path) -> None:
 
 def test_arguments_of_a_task_make_another_eval(lake: Lake, tmp_path: Path) -> None:
     sample = log_sample(1, "x", scores={"match": "C"})
-    write_log(tmp_path / "a.eval", log_header(task="inspect_evals/arc", args={"challenge": True, "shots": 5}, model="openai/gpt-4o"), [sample])
+    write_log(
+        tmp_path / "a.eval", log_header(task="inspect_evals/arc", args={"challenge": True, "shots": 5}, model="openai/gpt-4o"), [sample]
+    )
     [found] = _imported(lake, tmp_path / "a.eval")
-    assert found.log is not None and (found.log.eval, found.log.model) == ("arc.challenge-true.shots-5", "openai_gpt-4o")
+    assert found.log is not None
+    assert (found.log.eval, found.log.model) == ("arc.challenge-true.shots-5", "openai_gpt-4o")
 
 
 def test_an_evaluation_that_was_killed_is_imported_and_replaced_when_it_has_ended(lake: Lake, tmp_path: Path) -> None:
@@ -171,7 +184,9 @@ def test_an_evaluation_that_was_killed_is_imported_and_replaced_when_it_has_ende
     path = tmp_path / "one.eval"
     write_log(path, log_header(asked=4), samples[:3], is_ended=False)
     [found] = _imported(lake, path)
-    assert found.answers == 3 and "started" in found.warnings[0] and "3 of 4" in found.warnings[0]
+    assert found.answers == 3
+    assert "started" in found.warnings[0]
+    assert "3 of 4" in found.warnings[0]
     write_log(path, log_header(asked=4), samples)
     [found] = _imported(lake, path)
     assert (found.state, found.answers, found.warnings) == ("imported", 4, [])
@@ -185,13 +200,19 @@ def test_one_damaged_log_or_sample_does_not_affect_the_others(lake: Lake, tmp_pa
     text.write_text("no archive")
     header = log_header(created="2026-03-04T00:00:00Z")
     samples = [log_sample(i, "x", scores={"match": "C"}) for i in range(3)]
-    members = [("header.json", json.dumps(header).encode()), *((f"samples/{i}.json", json.dumps(s).encode()) for i, s in enumerate(samples))]
+    members = [
+        ("header.json", json.dumps(header).encode()),
+        *((f"samples/{i}.json", json.dumps(s).encode()) for i, s in enumerate(samples)),
+    ]
     part = tmp_path / "4.eval"
     write_archive(part, [*members, ("samples/7.json", b'{"id": 7, "epoch"'), ("samples/1.json", json.dumps(samples[1]).encode())])
     found = {each.path: each for each in _imported(lake, good, cut, text, part)}
-    assert found[good].state == "imported" and found[part].answers == 3
-    assert found[cut].state == found[text].state == "failed" and str(cut) in str(found[cut].problem)
-    assert "7.json" in found[part].warnings[0] and "1 sample" in found[part].warnings[0]
+    assert found[good].state == "imported"
+    assert found[part].answers == 3
+    assert found[cut].state == found[text].state == "failed"
+    assert str(cut) in str(found[cut].problem)
+    assert "7.json" in found[part].warnings[0]
+    assert "1 sample" in found[part].warnings[0]
     flipped = bytearray(good.read_bytes())
     with zipfile.ZipFile(good) as archive:
         place = archive.getinfo("samples/5_epoch_1.json").header_offset + 60
@@ -199,18 +220,23 @@ def test_one_damaged_log_or_sample_does_not_affect_the_others(lake: Lake, tmp_pa
     damaged = tmp_path / "5.eval"
     damaged.write_bytes(flipped)
     [again] = _imported(Lake(tmp_path / "other"), damaged)
-    assert again.answers == 99 and "5_epoch_1" in again.warnings[0]
+    assert again.answers == 99
+    assert "5_epoch_1" in again.warnings[0]
 
 
 def test_names_that_stand_for_something_else_are_refused(lake: Lake, tmp_path: Path) -> None:
     path = _night(tmp_path, 1, 50)
     [found] = _imported(lake, path, taken=("addition",))
-    assert found.state == "failed" and "evals.yaml has an eval 'addition'" in str(found.problem) and not _files(lake)
+    assert found.state == "failed"
+    assert "evals.yaml has an eval 'addition'" in str(found.problem)
+    assert not _files(lake)
     _imported(lake, path)
     [other] = _imported(lake, _night(tmp_path, 2, 50, task="pkg/addition"))
-    assert other.state == "failed" and "pkg/addition" in str(other.problem)
+    assert other.state == "failed"
+    assert "pkg/addition" in str(other.problem)
     [model] = _imported(lake, _night(tmp_path, 3, 50, model="mock_m"))
-    assert model.state == "failed" and "mock/m" in str(model.problem)
+    assert model.state == "failed"
+    assert "mock/m" in str(model.problem)
 
 
 def test_large_logs_are_read_by_several_processes_with_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +249,8 @@ def test_large_logs_are_read_by_several_processes_with_the_same_rows(tmp_path: P
         lake = Lake(tmp_path / f"home{count}")
         _imported(lake, path)
         found.append([_rows(lake, f"from {name} order by all") for name in ("samples", "responses", "scores")])
-    assert found[0] == found[1] and [len(rows) for rows in found[0]] == [700, 1400, 1400]
+    assert found[0] == found[1]
+    assert [len(rows) for rows in found[0]] == [700, 1400, 1400]
 
 
 def test_a_missing_package_is_named(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,24 +271,48 @@ def test_a_folder_without_logs_is_refused(tmp_path: Path) -> None:
         log_files(tmp_path / "notes.txt")
 
 
-def test_the_gate_of_a_suite_judges_imported_nights(tmp_path: Path) -> None:
-    (tmp_path / "evals.yaml").write_text("# ours\nmodels: {}\nevals: {}\n")
-    logs = tmp_path / "logs"
-    _night(logs, 1, 80)
+def _commands(folder: Path) -> tuple[Path, Path]:
+    """A project without an eval, with a log of 80 right answers; gives the folder of the logs and evals.yaml."""
+    config = folder / "evals.yaml"
+    config.write_text("# ours\nmodels: {}\nevals: {}\n")
+    _night(folder / "logs", 1, 80)
+    done = run_command("import-inspect", "logs", folder=folder)
+    assert done.returncode == 0, done.stderr
+    assert "1 log imported, 0 known before, 0 failed" in done.stdout
+    return folder / "logs", config
+
+
+def test_commands_show_imported_results(tmp_path: Path) -> None:
+    logs, config = _commands(tmp_path)
+    text = config.read_text()
+    assert text.startswith("# ours")
+    assert "addition: {task: imported}" in text
+    assert "mock_m: {backend: imported}" in text
+    _night(logs, 2, 40)
+    (logs / "broken.eval").write_text("nothing")
     done = run_command("import-inspect", "logs", folder=tmp_path)
-    assert done.returncode == 0 and "1 log imported, 0 known before, 0 failed" in done.stdout, done.stderr
-    text = (tmp_path / "evals.yaml").read_text()
-    assert "addition: {task: imported}" in text and "mock_m: {backend: imported}" in text and text.startswith("# ours")
-    (tmp_path / "evals.yaml").write_text(f"{text}\nsuites:\n  nightly: {{evals: [addition], models: [mock_m]}}\n")
+    assert done.returncode == 1
+    assert "1 log imported, 1 known before, 1 failed" in done.stdout
+    assert "broken.eval" in done.stderr
+    assert config.read_text() == text
+    assert "0.400" in run_command("leaderboard", folder=tmp_path).stdout
+    compared = run_command("compare", "mock_m", "mock_m@2026-03-01", folder=tmp_path).stdout
+    assert "-0.400" in compared
+    assert "40 worse in a" in compared
+
+
+@pytest.mark.long  # two runs with a gate
+def test_the_gate_of_a_suite_judges_imported_nights(tmp_path: Path) -> None:
+    logs, config = _commands(tmp_path)
+    config.write_text(f"{config.read_text()}\nsuites:\n  nightly: {{evals: [addition], models: [mock_m]}}\n")
     first = run_command("run", "--suite", "nightly", folder=tmp_path)
     assert first.returncode == 0, first.stdout + first.stderr
     _night(logs, 2, 40)
-    assert "1 log imported, 1 known before" in run_command("import-inspect", "logs", folder=tmp_path).stdout
+    run_command("import-inspect", "logs", folder=tmp_path)
     judged = run_command("run", "--suite", "nightly", folder=tmp_path)
-    assert judged.returncode == 1 and "regressed" in judged.stdout.lower(), judged.stdout + judged.stderr
-    board = run_command("leaderboard", folder=tmp_path)
-    assert "addition" in board.stdout and "0.400" in board.stdout
-    compared = run_command("compare", "mock_m", "mock_m@2026-03-01", folder=tmp_path)
-    assert "-0.400" in compared.stdout and "40 worse in a" in compared.stdout
-    nothing = run_command("status", "--suite", "nightly", folder=tmp_path)
-    assert nothing.returncode == 0 and "up to date" in nothing.stdout
+    assert judged.returncode == 1, judged.stdout + judged.stderr
+    assert "addition on mock_m" in judged.stdout
+    assert "regressed" in judged.stdout.lower()
+    current = run_command("status", "--suite", "nightly", folder=tmp_path)
+    assert current.returncode == 0
+    assert "up to date" in current.stdout
