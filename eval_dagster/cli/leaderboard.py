@@ -174,7 +174,7 @@ def print_leaderboard(
     seen = f"sql prompt_sensitivity{option}"
     print_few([f"{warning}: {program_name()} {seen}" for warning in warnings], whole=f"{seen} --format csv", style="yellow")
     if any(row.findings is None for row in rows):
-        out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
+        out.print("Not checked: imported results, and prompts from before these checks; the next run looks at those, and asks no model.", style="yellow")
     return [(row.eval, row.model) for row in rows]
 
 

@@ -13,6 +13,7 @@ import report
 from around import run_around
 from busy import run_busy
 from continuous import run_continuous
+from inspect_import import run_inspect_import
 from scale import run_scale
 from served import run_client, run_level, run_served
 from sides import Row, Setting, run_row
@@ -27,6 +28,7 @@ _OTHERS: dict[str, Callable[..., Row]] = {
     "around": run_around,
     "busy": run_busy,
     "continuous": run_continuous,
+    "inspect_import": run_inspect_import,
     "overhead": overhead.run_scripted,
     "overhead_model": overhead.run_with_model,
     "scale": run_scale,
