@@ -270,7 +270,8 @@ class Project:
 
     def task_names(self) -> list[str]:
         """All names for `named_task`: registered names, then the files that evals name."""
-        return list(dict.fromkeys([*self.tasks, *(settings.task for settings in self.config.evals.values())]))
+        named = (settings.task for settings in self.config.evals.values())
+        return list(dict.fromkeys([*self.tasks, *(name for name in named if name != IMPORTED)]))
 
     def subjects(self, eval_name: str) -> Sequence[Any]:
         """The subjects that an eval asks for."""

@@ -18,6 +18,7 @@ from eval_dagster.config.loading import load_config
 from eval_dagster.models.registry import section_in_file
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_files.loading import load_task
+from eval_dagster.tasks.recorded import IMPORTED
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -144,7 +145,7 @@ class Reader:
         path.write_text(yaml.safe_dump({"models": {}, "evals": {}, **config}))
         config = load_config(path, section_in_file=section_in_file)
         for task in (settings.task for settings in config.evals.values()):
-            if ":" not in task or ".py:" in task:  # those of registries need their packages
+            if task != IMPORTED and (":" not in task or ".py:" in task):  # those of registries need their packages
                 assert load_task(task, TASKS, self.folder), block.where
         path.unlink()
 

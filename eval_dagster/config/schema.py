@@ -127,7 +127,7 @@ class EvalConfig(Section):
     """A task with its settings."""
 
     task: Text
-    """A name of the registry, or `path/to/file.py:Class`."""
+    """A name of the registry, or `path/to/file.py:Class`; `imported` for results that a command such as `import-inspect` adds."""
     num_fewshot: Integer | None = Field(default=None, ge=0)
     """Examples before each question; the task's default number if not given."""
     fewshot_strategy: Literal["random", "first", "balanced"] | None = None
