@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import DataError, LakeError
-from eval_dagster.imports.inspect_archive import Archive, required
+from eval_dagster.imports.inspect_archive import Archive, Member, required
 from eval_dagster.imports.inspect_header import Log, read_log
 from eval_dagster.imports.inspect_reading import Processes, ReadLog, read_samples
 from eval_dagster.lake.files import Lake, LakeFile, table_of
@@ -25,6 +25,8 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 
 _EVAL_ID, _TASK, _MODEL, _STATUS = "inspect_eval_id", "inspect_task", "inspect_model", "inspect_status"
 """Inputs of a file that name its log, the log's own names of task and model, and how the evaluation ended."""
+_MOST_MEMBERS = 300_000
+"""Members of archives whose places are kept from the first look at a log until it is imported."""
 _TABLES = ("prompts", "responses", "scores", "metrics")
 """The tables with a file for each log. `metrics` is written last, since it makes the result visible."""
 
@@ -62,10 +64,14 @@ def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ())
     for name in ("zstandard", "msgspec"):
         required(name)
     logs: list[tuple[Path, Log]] = []
+    directories: dict[Path, Mapping[str, Member]] = {}
     for path in paths:
         try:
             with path.open("rb") as file:
-                logs.append((path, replace(read_log(Archive(file)), sample_ids=())))
+                archive = Archive(file)
+                logs.append((path, replace(read_log(archive), sample_ids=())))
+                if len(archive.members) + sum(map(len, directories.values())) <= _MOST_MEMBERS:
+                    directories[path] = archive.members
         except (DataError, OSError) as error:
             yield ImportedLog(path=path, state="failed", problem=_problem(path, error))
     lake.begin()
@@ -73,7 +79,7 @@ def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ())
         for path, log in sorted(logs, key=lambda each: (each[1].time, each[0])):
             try:
                 _require_names(lake, log, taken)
-                yield _import(lake, path, processes)
+                yield _import(lake, path, processes, directories.pop(path, None))
             except (DataError, OSError) as error:
                 yield ImportedLog(path=path, state="failed", log=log, problem=_problem(path, error))
 
@@ -97,9 +103,9 @@ def _require_names(lake: Lake, log: Log, taken: Sequence[str]) -> None:
             raise DataError(f"a log of the {what} {given}; {log.eval} on {log.model} has {other} in the lake already")
 
 
-def _import(lake: Lake, path: Path, processes: Processes) -> ImportedLog:
+def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str, Member] | None) -> ImportedLog:
     with path.open("rb") as file, ExitStack() as stack:
-        archive = Archive(file)
+        archive = Archive(file, directory)
         log = read_log(archive)
         members = archive.samples()
         content = [log.eval_id, log.status, [[each.name, each.size, each.crc] for each in members]]

@@ -43,7 +43,7 @@ class ImportedHandle(ModelHandle):
         """Raise `NotEvaluatedError`."""
         raise self._unasked()
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:  # noqa: ARG002
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0, tools: Sequence[str] = ()) -> str:  # noqa: ARG002
         """Raise `NotEvaluatedError`."""
         raise self._unasked()
 
