@@ -165,12 +165,12 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
             "backend: scripted",
             "backend: script",
             "10: models.echo.backend: found 'script'; "
-            "expected 'transformers' or 'vllm' or 'scripted' or 'openai'; did you mean 'scripted'?",
+            "expected 'transformers' or 'vllm' or 'scripted' or 'openai' or 'imported'; did you mean 'scripted'?",
         ),
         (
             "    backend: scripted\n",
             "",
-            "9: models.echo.backend: found nothing; expected 'transformers' or 'vllm' or 'scripted' or 'openai'",
+            "9: models.echo.backend: found nothing; expected 'transformers' or 'vllm' or 'scripted' or 'openai' or 'imported'",
         ),
         (
             "dtype: bfloat16",
