@@ -104,8 +104,10 @@ def test_wrong_keys_are_named(install: Install, tmp_path: Path, keys: str, messa
 def test_an_unknown_backend_lists_what_exists(install: Install, tmp_path: Path) -> None:
     install(BACKEND, "parrots:Parrot")
     (tmp_path / "evals.yaml").write_text("models: {m: {backend: parot}}\nevals: {sums: {task: arithmetic}}\n")
-    expected = r"models\.m\.backend: found 'parot'; expected 'transformers' or 'vllm'"
-    r" or 'scripted' or 'openai' or 'imported' or 'parrot'; did you mean 'parrot'"
+    expected = (
+        r"models\.m\.backend: found 'parot'; expected 'transformers' or 'vllm'"
+        r" or 'scripted' or 'openai' or 'imported' or 'parrot'; did you mean 'parrot'"
+    )
     with pytest.raises(ConfigError, match=expected):
         Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
 
