@@ -77,6 +77,7 @@ ARROWS = {
     "peers.bfcl": "errors metrics peers.processes peers.workers records tasks versions",
     "peers.programs": "errors peers peers.workers sandbox",
     "peers.packages": "peers.processes peers.programs",
+    "peers.tau2": "errors metrics peers.processes peers.workers records tasks versions",
     "peers.lm_eval": "errors metrics peers.processes peers.workers records tasks texts versions",
     "templates": "",
     "models.transformers.encoding": "errors models.transformers.weights records",

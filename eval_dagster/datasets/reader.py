@@ -32,7 +32,7 @@ from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.benchmark import AdapterTask, DatasetSplit, OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.users_code import calling, raised_at
-from eval_dagster.versions.hashes import code_version, file_stamp
+from eval_dagster.versions.hashes import definition_version, file_stamp
 from eval_dagster.versions.source_files import is_user_module, shown_name
 
 _BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
@@ -333,7 +333,7 @@ class _OwnRows:
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
         """Return code, data files, subjects and splits: rows change with the code that makes them and the files that it reads."""
         files = [[name, file_stamp(file)] for name, file in self._data_files()]
-        return [code_version(self.task), files, [subject_name(subject) for subject in subjects], list(splits)]
+        return [definition_version(self.task), files, [subject_name(subject) for subject in subjects], list(splits)]
 
     def source(self) -> DatasetSource:
         module = self.task.__module__.removeprefix("eval_dagster.")

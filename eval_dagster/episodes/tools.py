@@ -85,6 +85,11 @@ def require_episodes(task: type[BaseTask[Any]], roles: Collection[str], num_samp
             raise UsageError(f"roles: found {', '.join(roles)}; expected none, since {task.NAME} is not an EpisodeTask")
         return
     tools_of(task.TOOLS, task.NAME)
+    if missing := [role for role in task.ROLES if role not in roles]:
+        raise UsageError(
+            f"{task.NAME} needs a model in the role {missing[0]}, and the eval names none; add `roles: {{{missing[0]}: MODEL}}` to the "
+            "eval, with the name of a model of evals.yaml"
+        )
     if num_samples > 1:
         raise UsageError(f"found num_samples {num_samples}; expected 1, since each episode of {task.NAME} is run once")
     if SUBJECT in roles:

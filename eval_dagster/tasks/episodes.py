@@ -171,6 +171,8 @@ class EpisodeTask(BaseTask[SubjectType]):
     """US dollars for the answers of all models of an episode, after which it ends with the status `cost`."""
     MAX_TOOL_SECONDS: ClassVar[float | None] = None
     """Seconds of an episode's tools, after which it ends with the status `seconds`. A call under way is not broken off."""
+    ROLES: ClassVar[Sequence[str]] = ()
+    """Roles for which an eval must name models, such as `user`."""
 
     async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> Reply | str:
         """Ask and answer until the result is there. By default the tools are called until the model calls none.

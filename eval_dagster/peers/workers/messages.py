@@ -183,3 +183,47 @@ class AnswerSent(TypedDict):
     texts: Sequence[str]
     tokens: Sequence[Sequence[int]]
     context: Mapping[str, object]
+
+
+class CallSent(TypedDict):
+    """A call of a tool in the world of an episode."""
+
+    by: str
+    """`assistant` or `user`."""
+    name: str
+    arguments: str
+    """As the model wrote them."""
+
+
+class WorldCalled(TypedDict):
+    """The result of a tool."""
+
+    result: str
+    error: str | None
+    """The message of the error that the tool raised, or of a call that is wrong."""
+
+
+class SpokenSent(TypedDict):
+    """A message of one side of a conversation."""
+
+    is_own: bool
+    """Whether this side said it; else it was told."""
+    text: str
+    calls: Sequence[CallSent]
+
+
+class RewardSent(TypedDict):
+    """The value of an episode."""
+
+    reward: float
+    reason: str
+
+
+class WorldDescribed(TypedDict):
+    """The result of `describe` for tasks whose episodes have a world."""
+
+    policy: str
+    """The system message of the evaluated model."""
+    tools: Mapping[str, Mapping[str, str]]
+    """For `assistant` and `user`: definitions in the form of OpenAI by name."""
+    version: object
