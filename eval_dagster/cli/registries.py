@@ -56,7 +56,7 @@ def add(
     name: Annotated[
         str,
         typer.Argument(
-            help="The registry: lighteval, eval_framework, lm_eval, bfcl or one of your own; with a release: eval_framework==0.15.4."
+            help="The registry: lighteval, eval_framework, lm_eval, bfcl, tau2 or one of your own; with a release: eval_framework==0.15.4."
         ),
     ],
     python: Annotated[
