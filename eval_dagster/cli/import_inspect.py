@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,7 @@ from eval_dagster.cli.console import errors, out, print_next, print_table, progr
 from eval_dagster.config.loading import load_config
 from eval_dagster.config.yaml_document import with_entries
 from eval_dagster.errors import UsageError
-from eval_dagster.imports.importing import ImportedLog, import_logs
-from eval_dagster.imports.inspect_archive import log_files
+from eval_dagster.imports.inspect_archive import log_files, required
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models.registry import registered_sections
 from eval_dagster.progress.reporting import following
@@ -20,6 +19,9 @@ from eval_dagster.project import Project
 from eval_dagster.task_files.registries import registry_names
 from eval_dagster.tasks.recorded import IMPORTED
 from eval_dagster.texts.figures import counted
+
+if TYPE_CHECKING:
+    from eval_dagster.imports.importing import ImportedLog
 
 _COLUMNS = ("eval", "model", "began (UTC)", "status", "answers", "errors")
 
@@ -32,8 +34,12 @@ def import_inspect(
     """Add the logs to the results, and their evals and models to evals.yaml. A log that was added before adds nothing.
 
     Raises:
-        UsageError: The folder has no log, or no log can be imported.
+        UsageError: A package of the extra `inspect` is not installed, the folder has no log, or no log can be imported.
     """
+    for package in ("msgspec", "zstandard"):
+        required(package)
+    from eval_dagster.imports.importing import import_logs  # needs them
+
     project = Project.open()
     taken = [name for name in project.config.evals if not project.is_imported(name)]
     paths = log_files(folder)
@@ -64,7 +70,7 @@ def import_inspect(
         raise typer.Exit(1)
 
 
-def _add_entries(project: Project, found: Sequence[ImportedLog]) -> None:
+def _add_entries(project: Project, found: "Sequence[ImportedLog]") -> None:
     """Add evals and models that evals.yaml lacks. It is written anew, unless the result would be wrong."""
     logs = [each.log for each in found if each.log is not None and each.state != "failed"]
     added = {

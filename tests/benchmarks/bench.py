@@ -13,6 +13,7 @@ import report
 from around import run_around
 from busy import run_busy
 from continuous import run_continuous
+from episodes import run_episodes
 from inspect_import import run_inspect_import
 from scale import run_scale
 from served import run_client, run_level, run_served
@@ -29,6 +30,7 @@ _OTHERS: dict[str, Callable[..., Row]] = {
     "busy": run_busy,
     "continuous": run_continuous,
     "inspect_import": run_inspect_import,
+    "episodes": run_episodes,
     "overhead": overhead.run_scripted,
     "overhead_model": overhead.run_with_model,
     "scale": run_scale,
