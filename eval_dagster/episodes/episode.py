@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from eval_dagster.episodes.branches import ROOT, begin_branches, next_place
-from eval_dagster.episodes.limits import LIMITS, Limit, LimitError, Spent
+from eval_dagster.episodes.limits import LIMITS, Limit, LimitError, Spent, fields_of_reply, reply_of_fields
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order, replayable
 from eval_dagster.episodes.state import State, changed
 from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions, tool_named
@@ -25,6 +25,8 @@ from eval_dagster.versions.hashes import stable_hash
 Status = Limit | Literal["done", "error", "interrupted"]
 _EFFECTS_OF_TURN = 20
 """An episode may do so many times `MAX_TURNS` things, so that one that goes round in circles ends."""
+_LONGEST_REPLAY_S, _LOOK_S = 60.0, 0.001
+"""Seconds for which the recorded end of an episode waits for its other branches, and seconds between two looks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +131,8 @@ class Episode:
         """Whether a tool changed the world."""
         self.last: Reply | None = None
         """The last answer of the evaluated model."""
+        self._last_at_limit: Reply | None = None
+        """The last one when a limit was reached. Other branches may get answers after it."""
         self._spent = Spent(of.task)
         self._number = 1 + max((each.number for each in self.recorded.values()), default=-1)
         self._things = 0
@@ -160,7 +164,7 @@ class Episode:
         for task in list(self.tasks):  # branches that the episode has left
             task.cancel()
         if status in LIMITS:
-            reply = self.last
+            reply = self._last_at_limit
         return EpisodeEnd(
             sample_id=self.sample.sample_id,
             status=status,
@@ -203,13 +207,34 @@ class Episode:
             )
         return found
 
-    def _within_limits(self, place: Place, count: Callable[[], None] = lambda: None) -> None:
-        """Count what is about to happen, and end the episode where it may not."""
+    async def _within_limits(self, place: Place, role: str | None = None) -> None:
+        """Count a request to a role, and end the episode where a limit is reached, live or recorded.
+
+        Branches may run in another order in a replay. So the end is recorded with the answer that was the last one, and waits for all that
+        happened before it.
+        """
+        if self.fault is not None:
+            raise _OverError
+        ended = next((each for each in self.recorded.values() if each.kind == "limit"), None)
+        if ended is not None and (place not in self.recorded or place == ended.place):
+            until = time.monotonic() + _LONGEST_REPLAY_S
+            while any(each.number < ended.number and each.place not in self.effects for each in self.recorded.values()):
+                if time.monotonic() > until:
+                    raise self.fail(EpisodeChangedError("it ended at a limit before, and does not reach all that it did before that"))
+                await asyncio.sleep(_LOOK_S)
+            self.note(ended)
+            self._last_at_limit = reply_of_fields(ended.details.get("last"))
+            raise self.fail(LimitError(cast(Limit, ended.name)))
         try:
-            count()
+            if role is not None:
+                self._spent.ask(role)
             if place not in self.recorded:
                 self._spent.require_left()
         except LimitError as error:
+            self._last_at_limit = self.last
+            if place not in self.recorded:
+                last = {"last": fields_of_reply(self.last)}
+                self.note(Effect(place=place, number=self.next_number(), kind="limit", name=error.limit, key="", details=last))
             raise self.fail(error) from None
 
     def next_number(self) -> int:
@@ -241,7 +266,7 @@ class Episode:
         return self._answer(ask, request, place)
 
     async def _answer(self, ask: Ask, request: Request, place: Place) -> Reply:
-        self._within_limits(place, lambda: self._spent.ask(ask.role))
+        await self._within_limits(place, ask.role)
         effect = self.at(place, "ask", ask.role, request.request_id, ask.messages)
         if effect is None:
             kept = self._kept(ask.role, ask.messages)
@@ -254,12 +279,12 @@ class Episode:
             await asyncio.sleep(0)
             raise AnswerError(effect.value.error or "", retryable=True)
         answer = await self._found(ask.role, request)
+        self._spent.answered(ask.role, request.request_id, answer)
         if answer["error"] is not None:
             if answer.get("retryable"):
                 self.is_retryable = True
                 self.note(replace(effect, value=Outcome(result="", error=answer["error"])))
             raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))
-        self._spent.answered(ask.role, answer)
         reply = self.of.reply_of(ask.role, request, answer)
         calls = tuple(replace(call, call_id=f"c{stable_hash([place, position])[:8]}") for position, call in enumerate(reply.tool_calls))
         reply = replace(reply, tool_calls=calls)
@@ -302,14 +327,14 @@ class Episode:
     async def call(self, call: ToolCall, place: Place) -> Turn:
         """Call a tool at a place."""
         self.begin()
-        self._within_limits(place)
+        await self._within_limits(place)
         effect = self.at(place, "tool", call.name, call.arguments_text)
         tool = tool_named(self.of.tools, call.name)
         arguments = arguments_of(self.of.tools, call)
         if effect is not None and effect.value is not None:
             outcome = effect.value
             if tool is not None and tool.kind == "pure" and not isinstance(arguments, Outcome):
-                again = await self.state.live(tool, arguments)
+                again, _ = await self.state.live(tool, arguments)
                 if again != outcome:
                     raise self.fail(EpisodeChangedError(f"{changed(tool, outcome, again)}; mark it by `effect` if its result may change"))
             await asyncio.sleep(0)
@@ -325,12 +350,11 @@ class Episode:
                     )
                 )
             async with self.state.lock(tool):
-                started, effect = time.monotonic(), self._effect_of(call, place, tool, effect)
+                effect = self._effect_of(call, place, tool, effect)
                 if tool.kind == "effect":
                     self.note(effect)
-                outcome = await self.state.live(tool, arguments)
-                seconds = round(time.monotonic() - started, 6)
-                effect = replace(effect, details={**effect.details, "seconds": seconds})
+                outcome, seconds = await self.state.live(tool, arguments)
+                effect = replace(effect, details={**effect.details, "seconds": round(seconds, 6)})
         self._spent.called(effect.details)
         self.note(replace(effect, value=outcome))
         return Turn(Role.TOOL, outcome.result, (), call.call_id)
@@ -395,7 +419,7 @@ class _Role:
             tools=tuple(tools),
             tool_choice=tool_choice,
             max_tokens=max_tokens,
-            temperature=temperature,
+            temperature=None if temperature is None else float(temperature),  # 0 and 0.0 are equal, and other JSON
             stop_sequences=None if stop_sequences is None else tuple(stop_sequences),
             repetition=0,
         )

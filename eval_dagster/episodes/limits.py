@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from eval_dagster.lake.tables.columns import Answer
-from eval_dagster.records import SUBJECT
-from eval_dagster.tasks.episodes import EpisodeTask
+from eval_dagster.records import SUBJECT, ToolCall
+from eval_dagster.tasks.episodes import EpisodeTask, Reply
 
 Limit = Literal["turns", "tokens", "cost", "seconds"]
 LIMITS: tuple[Limit, ...] = ("turns", "tokens", "cost", "seconds")
@@ -26,6 +26,7 @@ class Spent:
     def __init__(self, task: EpisodeTask[Any]) -> None:
         self._task = task
         self._turns, self._tokens, self._cost, self._seconds = 0, 0, 0.0, 0.0
+        self._paid: set[tuple[str, str]] = set()
 
     def ask(self, role: str) -> None:
         """Count a request. Raises `LimitError` if there may be no more."""
@@ -34,8 +35,11 @@ class Spent:
             if self._turns > self._task.MAX_TURNS:
                 raise LimitError("turns")
 
-    def answered(self, role: str, answer: Answer) -> None:
-        """Count an answer: its tokens, and its cost whatever model gave it."""
+    def answered(self, role: str, request_id: str, answer: Answer) -> None:
+        """Count an answer, also one with an error: its tokens, and its cost whatever model gave it. Equal requests are paid once."""
+        if (role, request_id) in self._paid:
+            return
+        self._paid.add((role, request_id))
         if role == SUBJECT:
             self._tokens += answer.get("output_tokens") or 0
         self._cost += answer.get("cost") or 0.0
@@ -56,3 +60,15 @@ class Spent:
         for limit, spent, most in amounts:
             if most is not None and spent >= most:
                 raise LimitError(limit)
+
+
+def fields_of_reply(reply: Reply | None) -> dict[str, object] | None:
+    """An answer as fields of JSON."""
+    return None if reply is None else {**vars(reply), "tool_calls": [vars(call) for call in reply.tool_calls]}
+
+
+def reply_of_fields(fields: object) -> Reply | None:
+    """The answer of fields that `fields_of_reply` gave."""
+    if not isinstance(fields, Mapping):
+        return None
+    return Reply(**{**fields, "tool_calls": tuple(ToolCall(**call) for call in fields["tool_calls"])})

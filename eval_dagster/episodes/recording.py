@@ -27,9 +27,9 @@ class Effect:
     place: Place
     number: int
     """Its position among all effects of the episode, from 0."""
-    kind: Literal["ask", "tool", "now"]
+    kind: Literal["ask", "tool", "now", "limit"]
     name: str
-    """The role that was asked, or the tool that was called."""
+    """The role that was asked, the tool that was called, or the limit at which the episode ended."""
     key: str
     """The id of the request, or the arguments of the call as the model wrote them."""
     value: Outcome | None = None
@@ -121,7 +121,7 @@ def difference(recorded: Effect, kind: str, name: str, messages: Sequence[Messag
 
 
 def _did(kind: str, name: str) -> str:
-    return {"ask": f"asked {name}", "tool": f"called {name}", "now": "read the clock"}[kind]
+    return {"ask": f"asked {name}", "tool": f"called {name}", "now": "read the clock", "limit": f"ended at its limit of {name}"}[kind]
 
 
 def _short(message: object) -> str:

@@ -1,6 +1,7 @@
 """The objects of the tools of an episode."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
@@ -54,7 +55,8 @@ class State:
     async def instance(self, of: type[Any]) -> Any:
         """The object of a class, with all recorded calls."""
         if of not in self._objects:
-            made = of(self._episode.sample) if issubclass(of, Toolbox) else of()
+            sample = self._episode.sample
+            made = await self._by_machine(lambda: of(sample) if issubclass(of, Toolbox) else of())
             for effect in in_order(self._episode.recorded.values()):
                 tool = tool_named(self._episode.of.tools, effect.name) if effect.kind == "tool" else None
                 if tool is None or tool.owner is not of or effect.value is None:
@@ -62,25 +64,32 @@ class State:
                 call = ToolCall(call_id="", name=effect.name, arguments_text=effect.key)
                 arguments = arguments_of(self._episode.of.tools, call)
                 if not isinstance(arguments, Outcome):
-                    again = await self._outcome(tool, arguments, made)
+                    again, _ = await self._timed(tool, arguments, made)
                     if again != effect.value:
                         raise self._episode.fail(EpisodeChangedError(f"{changed(tool, effect.value, again)}, after the same calls"))
             self._objects[of] = made
         return self._objects[of]
 
-    async def live(self, tool: Tool, arguments: Mapping[str, object]) -> Outcome:
-        """Call a tool."""
-        return await self._outcome(tool, arguments, None if tool.owner is None else await self.instance(tool.owner))
+    async def live(self, tool: Tool, arguments: Mapping[str, object]) -> tuple[Outcome, float]:
+        """Call a tool. Gives its outcome, and the seconds that it took without those in which it waited for a thread."""
+        return await self._timed(tool, arguments, None if tool.owner is None else await self.instance(tool.owner))
 
-    async def _outcome(self, tool: Tool, arguments: Mapping[str, object], owner: Any) -> Outcome:
+    async def _timed(self, tool: Tool, arguments: Mapping[str, object], owner: Any) -> tuple[Outcome, float]:
         own = () if tool.owner is None else (owner,)
-        if asyncio.iscoroutinefunction(tool.function):
-            return await apart(_awaited(tool.function(*own, **arguments)))
+        if not asyncio.iscoroutinefunction(tool.function):
+            found: tuple[Outcome, float] = await self._by_machine(lambda: _called(lambda: tool.function(*own, **arguments)))
+            return found
         try:
-            found: Outcome = await self._episode.of.in_thread(lambda: _called(lambda: tool.function(*own, **arguments)))
-        except MachineError as error:  # nothing that a model should be told
+            return await apart(_awaited(tool.function(*own, **arguments)))
+        except MachineError as error:
             raise self._episode.fail(error) from error
-        return found
+
+    async def _by_machine(self, function: Callable[[], Any]) -> Any:
+        """The value of a function that is called in a thread. If the machine fails, the episode ends: no model should be told."""
+        try:
+            return await self._episode.of.in_thread(function)
+        except MachineError as error:
+            raise self._episode.fail(error) from error
 
 
 def changed(tool: Tool, before: Outcome, now: Outcome) -> str:
@@ -88,17 +97,23 @@ def changed(tool: Tool, before: Outcome, now: Outcome) -> str:
     return f"the tool {tool.name} gave {before.result[:200]!r} before, and gives {now.result[:200]!r} now"
 
 
-async def _awaited(called: Awaitable[Any]) -> Outcome:
+async def _awaited(called: Awaitable[Any]) -> tuple[Outcome, float]:
+    started = time.monotonic()
     try:
-        return succeeded(await called)
-    except (Exception, SystemExit) as error:
-        return failed(error)
-
-
-def _called(function: Callable[[], Any]) -> Outcome:
-    try:
-        return succeeded(function())
+        found = succeeded(await called)
     except MachineError:
         raise
     except (Exception, SystemExit) as error:
-        return failed(error)
+        found = failed(error)
+    return found, time.monotonic() - started
+
+
+def _called(function: Callable[[], Any]) -> tuple[Outcome, float]:
+    started = time.monotonic()
+    try:
+        found = succeeded(function())
+    except MachineError:
+        raise
+    except (Exception, SystemExit) as error:
+        found = failed(error)
+    return found, time.monotonic() - started

@@ -16,6 +16,7 @@ from eval_dagster.tasks.episodes import EpisodeTask, Toolbox, is_effect
 
 _ANY = "*"
 """The name of a `Toolbox` among the tools."""
+_NO_EFFECT = "expected a function, since methods are called again when the object is rebuilt"
 Kind = Literal["pure", "stateful", "effect"]
 """How a call is replayed: it is called again and compared, its object is rebuilt by all calls so far, or it is never called again."""
 
@@ -62,6 +63,8 @@ def tools_of(given: Iterable[Callable[..., Any] | type[Any]], owner: str) -> Map
         if isinstance(each, type) and issubclass(each, Toolbox):
             if _ANY in found:
                 raise TaskDefinitionError(f"task {owner}: TOOLS has two subclasses of Toolbox; expected at most one")
+            if is_effect(each.call):
+                raise TaskDefinitionError(f"task {owner}: the method call of {each.__name__} is marked by `effect`; {_NO_EFFECT}")
             found[_ANY] = Tool(name=_ANY, kind="stateful", definition="", owner=each, function=each.call, arguments=None)
             continue
         methods = _methods(each) if isinstance(each, type) else {each.__name__: each}
@@ -69,10 +72,7 @@ def tools_of(given: Iterable[Callable[..., Any] | type[Any]], owner: str) -> Map
             if name in found:
                 raise TaskDefinitionError(f"task {owner}: TOOLS has two tools of the name {name!r}; expected one of each name")
             if isinstance(each, type) and is_effect(function):
-                raise TaskDefinitionError(
-                    f"task {owner}: the method {name} of {each.__name__} is marked by `effect`; expected a function, since methods are "
-                    "called again when the object is rebuilt"
-                )
+                raise TaskDefinitionError(f"task {owner}: the method {name} of {each.__name__} is marked by `effect`; {_NO_EFFECT}")
             kind: Kind = "stateful" if isinstance(each, type) else "effect" if is_effect(each) else "pure"
             found[name] = _tool(name, kind, function, each if isinstance(each, type) else None, owner)
     return found

@@ -8,6 +8,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter
 from eval_dagster.prompts.rendering import AskedRow, Rendering, new_request
 from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Sample, TaskSample, Turn
+from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.samples import TaskRow
 
 
@@ -20,6 +21,8 @@ class Conversations:
         formatter = rendering.formatter
         self._is_sent = isinstance(formatter, ConversationFormatter)
         self._row = Sample(sample_id="", content_id="", subject="", split="", row_index=0, row={})
+        self._offering: dict[tuple[str, ...], Formatter] = {}
+        """The formatters of conversations with tools. Each finds out once what the template has."""
         self._settings: dict[tuple[object, ...], GenerationSettings] = {}
         """By what a request sets. Nearly all requests of a task set the same."""
 
@@ -52,14 +55,18 @@ class Conversations:
         """
         rendering, sent = self._rendering, messages
         formatter = rendering.formatter
+        if tool_choice:
+            _require_choice(tool_choice, tools, grammar)
+        if tool_choice == "none" and not (self._is_sent or self._is_scripted):
+            tools, tool_choice = (), ""  # what a model is not told of, it does not call
         if isinstance(formatter, ChatTemplateFormatter) and formatter.takes_tools:
-            rendering = replace(rendering, formatter=formatter.offering(tools))
+            if tools not in self._offering:
+                self._offering[tools] = formatter.offering(tools)
+            rendering = replace(rendering, formatter=self._offering[tools])
         elif tools and not (self._is_sent or self._is_scripted):
             raise DataError(f"task {rendering.task.NAME}: {_NO_TOOLS}")
         elif not self._is_sent:
             sent = [each.told if isinstance(each, Turn) else each for each in messages]
-        if tool_choice:
-            _require_choice(tool_choice, tools, grammar)
         if tool_choice not in ("", "none") and not (self._is_sent or self._is_scripted):
             grammar = _grammar_of_calls(tools, tool_choice)
         asked = AskedRow(rendering=rendering, sample=self._row, row=TaskRow(self._row), fewshot_set=None)
@@ -88,7 +95,7 @@ class Conversations:
     def reads_calls(self, request: Request) -> bool:
         """Whether calls of tools are in the text of an answer: the model is told of tools by its own template, not by a server."""
         is_rendered = isinstance(self._rendering.formatter, ChatTemplateFormatter)
-        return bool(request.tools) and request.tool_choice != "none" and is_rendered
+        return bool(request.tools) and is_rendered
 
 
 _NO_TOOLS = (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from eval_dagster.episodes.episode import Ask, EpisodeEnd
+from eval_dagster.episodes.limits import Spent
 from eval_dagster.episodes.recording import Effect, EpisodeJournal, delete_journals
 from eval_dagster.episodes.running import Episodes
 from eval_dagster.episodes.tools import tools_of
@@ -21,10 +22,10 @@ from eval_dagster.stages.inference import AskedModel, Asker, look_at
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import rendering_of
 from eval_dagster.stores.locks import locked
-from eval_dagster.tasks.episodes import EpisodeSample, EpisodeTask, Reply
+from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask, Reply
 from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.texts.tool_calls import parameters_of, written_calls
-from eval_dagster.versions.hashes import definition_version, stable_hash
+from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
 
 _AT_ONCE = 2_000
 """Episodes that run at once."""
@@ -43,7 +44,8 @@ def episode_version(partition: Partition) -> str:
     for role, model in settings.roles.items():
         how, tags = rendering_of(project, partition.eval_name, model), project.model(model).reasoning_tags
         others[role] = [project.handle(model).version(), how.formatter.version(), how.generation.model_dump(mode="json"), list(tags)]
-    return stable_hash([definition_version(partition.task), others, settings.seed])
+    own = list(project.model(partition.model).reasoning_tags)
+    return stable_hash([definition_version(partition.task), others, settings.seed, own, code_version(written_calls, Conversations, Spent)])
 
 
 def _folder(partition: Partition) -> Path:
@@ -142,8 +144,13 @@ class EpisodeAsker:
                 part = split_reasoning(answer["text"][0], prompt=request.prompt, tags=(opening, closing))
                 said, calls = part.answer, [_call_of(text) for text in (answer.get("tool_calls") or [[]])[0]]
                 if conversations[role].reads_calls(request):
-                    said, written = written_calls(said, parameters_of(request.tools))
+                    # A call that a grammar made begins at once, also where the template has opened a reasoning.
+                    text = answer["text"][0] if request.tool_choice else said
+                    said, written = written_calls(text, parameters_of(request.tools))
                     calls = [ToolCall(call_id="", name=call.name, arguments_text=call.arguments_text) for call in written]
+                    names = [call.name for call in calls]
+                    if request.tool_choice and (not calls or request.tool_choice not in ("required", *names)):
+                        raise AnswerError(f"ToolChoiceError: the answer has no whole call, which tool_choice demands: {text[:200]!r}")
                 reasoning = (answer.get("server_reasoning") or [None])[0] or part.reasoning
                 reason = "reasoning" if part.is_cut else answer["finish_reason"][0]
                 return Reply(text=said, tool_calls=calls, finish_reason=reason, reasoning=reasoning)

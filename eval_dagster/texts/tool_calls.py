@@ -1,12 +1,13 @@
 """Finds the calls of tools in a text that a model wrote, in the forms that open models are trained on.
 
-Their marks tell the forms apart: `<tool_call>` (Hermes, Qwen), `[TOOL_CALLS]` (Mistral), `<|python_tag|>` (Llama 3). A text without a
-mark that is nothing but JSON calls (Llama 3, plain JSON) or a list of Python calls (Llama 3.2 and 4) is read as calls of offered tools.
+A text that is nothing but JSON calls (Llama 3, plain JSON) or a list of Python calls (Llama 3.2 and 4) is read as calls of offered tools.
+In others the first mark tells the form: `<tool_call>` (Hermes, Qwen), `[TOOL_CALLS]` (Mistral), `<|python_tag|>` (Llama 3).
 """
 
 import ast
 import json
 import re
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
@@ -17,7 +18,8 @@ _PYTHON_TAG = "<|python_tag|>"
 _LLAMA_MARKS = ("<|python_start|>", "<|python_end|>")
 _XML_CALL = re.compile(r"\s*<function=([^>\n]+)>")
 _XML_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|</function>|</tool_call>|$))", re.DOTALL)
-_XML_END = re.compile(r"\s*(?:</function>)?")
+_XML_END = re.compile(r"\s*</function>|(?=\s*</tool_call>)")
+_MARK = re.compile("|".join(map(re.escape, (_BLOCK, _MISTRAL, _PYTHON_TAG))))
 _MISTRAL_NAME = re.compile(r"\s*([\w.:-]+)\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?={)")
 _BETWEEN = re.compile(r"[\s;]*")
 _LONGEST_CODE = 100_000
@@ -55,30 +57,32 @@ def written_calls(text: str, tools: TypesOf) -> WrittenCalls:
         The rest of the text without white space around it, and the calls. The text as it is if it has none. A call behind a mark that
         cannot be read has no name, and its text as arguments.
     """
-    if _BLOCK in text:
-        return _all(text, _BLOCK, lambda rest: _in_block(rest, tools))
-    if _MISTRAL in text:
-        return _all(text, _MISTRAL, _of_mistral)
-    if _PYTHON_TAG in text:
-        said, _, rest = text.partition(_PYTHON_TAG)
-        calls = _only_json(rest, None) or _python_calls(rest, None)
-        return WrittenCalls(said.strip(), calls or (WrittenCall("", rest.strip()),))
     bare = text.strip()
     for mark in _LLAMA_MARKS:
         bare = bare.removeprefix(mark).removesuffix(mark).strip()
-    found = _only_json(bare, tools) or _python_calls(bare, tools)
-    return WrittenCalls("", found) if found else WrittenCalls(text)
+    if found := _only_json(bare, tools) or _python_calls(bare, tools):
+        return WrittenCalls("", found)
+    first = _MARK.search(text)
+    if first is None:
+        return WrittenCalls(text)
+    if first[0] == _BLOCK:
+        return _all(text, _BLOCK, lambda rest: _in_block(rest, tools))
+    if first[0] == _MISTRAL:
+        return _all(text, _MISTRAL, _of_mistral)
+    said, _, rest = text.partition(_PYTHON_TAG)
+    calls = _only_json(rest, None) or _python_calls(rest, None)
+    return WrittenCalls(said.strip(), calls or (WrittenCall("", rest.strip()),))
 
 
 def _all(text: str, mark: str, read: Callable[[str], tuple[tuple[WrittenCall, ...], int]]) -> WrittenCalls:
     """The calls behind each of the marks. `read` gives the calls at the front of a text, and the length of what it took."""
     said, calls = list[str](), list[WrittenCall]()
-    before, _, rest = text.partition(mark)
+    before, marked, rest = text.partition(mark)
     said.append(before)
-    while rest:
+    while marked:  # a text may be cut right behind a mark
         found, taken = read(rest)
         calls += found
-        before, _, rest = rest[taken:].partition(mark)
+        before, marked, rest = rest[taken:].partition(mark)
         said.append(before)
     return WrittenCalls("".join(said).strip(), tuple(calls))
 
@@ -91,28 +95,53 @@ def _in_block(text: str, tools: TypesOf) -> tuple[tuple[WrittenCall, ...], int]:
             values[parameter[1].strip()] = _typed(parameter[2], schema)
             end = parameter.end()
         closing = _XML_END.match(text, end)
-        assert closing is not None
+        if closing is None:  # it is cut, or holds something else than parameters
+            return _unreadable(text)
         calls: tuple[WrittenCall, ...] = (WrittenCall(name, json.dumps(values, ensure_ascii=False)),)
         end = closing.end()
     else:
-        read = _json_at(text, 0)
-        if read is None or (found := _call_of(read[0])) is None:
-            block, closed, _ = text.partition(_BLOCK_END)
-            return (WrittenCall("", block.strip()),), len(block) + len(closed)
-        calls, end = (found,), read[1]
+        items, end = _values_at(text)
+        found = [_call_of(item) for item in items]
+        calls = tuple(call for call in found if call is not None)
+        if not calls or len(calls) < len(found):
+            return _unreadable(text)
     after = len(text) - len(text[end:].lstrip())
     return calls, after + len(_BLOCK_END) if text.startswith(_BLOCK_END, after) else end
 
 
+def _unreadable(text: str) -> tuple[tuple[WrittenCall, ...], int]:
+    """A block that cannot be read, as it is."""
+    block, closed, _ = text.partition(_BLOCK_END)
+    return (WrittenCall("", block.strip()),), len(block) + len(closed)
+
+
+def _values_at(text: str) -> tuple[list[object], int]:
+    """The JSON values at the front of a text, those of lists one by one, and the place of their end."""
+    values, end = list[object](), 0
+    while (read := _json_at(text, end)) is not None:
+        values += read[0] if isinstance(read[0], list) else [read[0]]
+        end = read[1]
+    return values, end
+
+
 def _typed(text: str, schema: object) -> object:
-    """The value of a parameter that is written without its type."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string":
+    """The value of a parameter that is written without its type. A text, where the parameter may be one."""
+    kinds = _kinds(schema)
+    if "string" in kinds and not ("null" in kinds and text.strip() in ("null", "None")):
         return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return {"True": True, "False": False, "None": None}.get(text.strip(), text)
+
+
+def _kinds(schema: object) -> set[object]:
+    """The types that a JSON schema allows."""
+    if not isinstance(schema, Mapping):
+        return set()
+    own = schema.get("type", [])
+    others = [each for key in ("anyOf", "oneOf") for each in schema.get(key, [])]
+    return set(own if isinstance(own, list) else [own]).union(*map(_kinds, others))
 
 
 def _of_mistral(text: str) -> tuple[tuple[WrittenCall, ...], int]:
@@ -155,7 +184,8 @@ def _python_calls(text: str, names: Collection[str] | None) -> tuple[WrittenCall
     if names is not None and not text.startswith("["):
         return ()
     try:
-        written = ast.parse(text, mode="eval").body
+        with warnings.catch_warnings(action="ignore"):  # of unknown escapes in its texts
+            written = ast.parse(text, mode="eval").body
         found = tuple(_python_call(node) for node in (written.elts if isinstance(written, ast.List) else [written]))
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return ()

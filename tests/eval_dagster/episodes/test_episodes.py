@@ -13,9 +13,9 @@ from running_episodes import World, says
 from eval_dagster import EpisodeTask, Message, ModelResponse, Role, ToolCall, effect
 from eval_dagster.episodes.episode import Ask, EpisodeEnd
 from eval_dagster.episodes.tools import tools_of
-from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.errors import DataError, MachineError, TaskDefinitionError
 from eval_dagster.records import ServerReport
-from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, Reply, Roles, Tools
+from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, Reply, Roles, Toolbox, Tools
 
 SENT: list[str] = []
 """What the tools of this file did to the world."""
@@ -64,6 +64,7 @@ def test_the_tools_are_called_until_the_model_calls_none(tmp_path: Path) -> None
     assert {name: end.reply and end.reply.text for name, end in ends.items()} == {"1": "1", "2": "2", "3": "3"}
     assert set(world.asked.values()) == {1}
     assert (world.batches[0], sum(world.batches)) == (3, 9), "all episodes that wait are asked together"
+    assert len(world.batches) < 9, "quick tools do not part them"
     kinds = [(each.kind, each.name, each.number) for each in ends["2"].effects]
     assert kinds == [("ask", "subject", 0), ("tool", "add", 1), ("ask", "subject", 2), ("tool", "add", 3), ("ask", "subject", 4)]
 
@@ -162,6 +163,77 @@ def test_an_episode_ends_when_an_amount_is_spent(tmp_path: Path, limit: str, amo
     assert asked == turns
     [again] = world.run(made).values()
     assert (again.status, again.reply, world.asked.total()) == (end.status, end.reply, asked)
+
+
+def test_a_limit_holds_at_the_same_place_whatever_branch_is_first(tmp_path: Path) -> None:
+    """One branch calls a slow tool, the other asks on: a replay, in which all is quick, ends with the same answer and asks nothing."""
+
+    class Branching(Told):
+        MAX_OUTPUT_TOKENS = 25
+        TOOLS = (slow,)
+
+        async def episode(self, sample: EpisodeSample, roles: Roles, tools: Tools) -> str:
+            async def branch(name: str) -> str:
+                for number in range(5):
+                    await roles.subject.ask([Message(Role.USER, f"{name} {number}")])
+                    if name == "a":
+                        await tools.call(ToolCall(call_id="", name="slow", arguments_text="{}"))
+                return name
+
+            return "".join(await asyncio.gather(branch("a"), branch("b")))
+
+    def speak(ask: Ask) -> ModelResponse:
+        return ModelResponse(text=(ask.messages[0].content,), finish_reason=("stop",), report=ServerReport(output_tokens=10))
+
+    world = World(tmp_path, speak)
+    [end] = world.run(Branching).values()
+    assert (end.status, end.error) == ("tokens", None)
+    asked = world.asked.total()
+    [again] = world.run(Branching).values()
+    assert (again.status, again.reply, world.asked.total()) == (end.status, end.reply, asked)
+    assert [each.place for each in again.effects] == [each.place for each in end.effects]
+
+
+def test_the_seconds_of_a_tool_are_those_of_its_call(tmp_path: Path) -> None:
+    """The rebuilding of its object after a kill does not count."""
+    own: list[float] = []
+
+    class Slow:
+        def wait(self) -> str:
+            """Wait."""
+            started = time.monotonic()
+            time.sleep(0.02)
+            own.append(time.monotonic() - started)
+            return "done"
+
+    class Waiting(Told):
+        TOOLS = (Slow,)
+
+    world = World(tmp_path, lambda ask: says("done") if len(ask.messages) > 15 else says("", wait="{}"))
+    world.stops_after = 7
+    with pytest.raises(KeyboardInterrupt):
+        world.run(Waiting)
+    world.stops_after = None
+    [end] = world.run(Waiting).values()
+    seconds = [float(str(each.details["seconds"])) for each in end.effects if each.kind == "tool"]
+    assert (len(seconds), len(own)) == (8, 15)
+    assert sum(seconds) < 1.4 * (sum(own[:7]) + own[-1])
+
+
+def test_a_machine_that_fails_is_not_told_to_the_model(tmp_path: Path) -> None:
+    async def broken() -> str:
+        """Fail."""
+        raise MachineError("no memory")
+
+    class Unmade(Toolbox):
+        def __init__(self, sample: EpisodeSample) -> None:
+            raise MachineError("no process")
+
+    for tool, name, message in ((broken, "broken", "no memory"), (Unmade, "any", "no process")):
+        made: type[Told] = type("Failing", (Told,), {"TOOLS": (tool,)})
+        [end] = World(tmp_path / name, lambda _, name=name: says("", **{name: "{}"})).run(made).values()
+        assert (end.status, end.retryable) == ("error", True)
+        assert message in str(end.error)
 
 
 def test_a_model_without_an_answer_ends_its_episode_alone(tmp_path: Path) -> None:

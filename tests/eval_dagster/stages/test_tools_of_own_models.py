@@ -56,7 +56,7 @@ TASK = '''
 
         async def episode(self, sample, roles, tools):
             messages = list(sample.messages)
-            answer = await roles.subject.ask(messages, tools=tools.definitions, tool_choice="CHOICE", max_tokens=200)
+            answer = await roles.subject.ask(messages, tools=tools.definitions, tool_choice="CHOICE", max_tokens=TOKENS)
             messages += [answer.message, *[await tools.call(each) for each in answer.tool_calls]]
             return await roles.subject.ask(messages, tools=tools.definitions, max_tokens=4)
 '''
@@ -106,6 +106,25 @@ def test_the_template_gets_tools_calls_and_results(tmp_path: Path) -> None:
     assert formatter.format([Message(Role.USER, "Weather?")]) == "<user>Weather?;<assistant>"
 
 
+def test_a_call_that_cannot_be_read_is_told_as_it_was_written(tmp_path: Path) -> None:
+    broken = Turn(Role.ASSISTANT, "I look.", (ToolCall(call_id="c1", name="", arguments_text='{"city": "Os'),))
+    told = formatter_of(tmp_path / "m", WITH_TOOLS, tmp_path).format([CONVERSATION[0], broken, Turn(Role.TOOL, "Error: no tool", (), "c1")])
+    assert told == '<user>Weather?;<assistant>I look.\n{"city": "Os;<user>Error: no tool;<assistant>'
+
+
+def test_a_template_that_takes_one_call_at_a_time_gets_them_one_by_one(tmp_path: Path) -> None:
+    strict = (
+        "{% for m in messages %}{% if m.tool_calls and m.tool_calls|length > 1 %}{{ raise_exception('one call') }}{% endif %}{% endfor %}"
+    )
+    formatter = formatter_of(tmp_path / "m", strict + WITH_TOOLS, tmp_path)
+    both = [ToolCall(call_id=name, name="weather", arguments_text=f'{{"city": "{name}"}}') for name in ("Oslo", "Rome")]
+    results = [Turn(Role.TOOL, f"It rains in {call.call_id}.", (), call.call_id) for call in both]
+    assert formatter.format([CONVERSATION[0], Turn(Role.ASSISTANT, "I look.", tuple(both)), *results]) == (
+        "<user>Weather?;<assistant>I look.<tool_call>weather Oslo</tool_call>;<tool weather Oslo>It rains in Oslo.;"
+        "<assistant><tool_call>weather Rome</tool_call>;<tool weather Rome>It rains in Rome.;<assistant>"
+    )
+
+
 def test_a_template_without_tools_is_told_apart(tmp_path: Path) -> None:
     assert not formatter_of(tmp_path / "m", PLAIN, tmp_path).takes_tools
 
@@ -121,14 +140,14 @@ def test_special_tokens_are_kept_where_they_mark_calls(tmp_path: Path) -> None:
         assert plan.text(codec, Sample(owner=pending, index=0), row, (), None).text == text
 
 
-Run = Callable[[str, str], tuple[Project, str]]
+Run = Callable[..., tuple[Project, str]]
 
 
 @pytest.fixture
 def run(open_project: Callable[..., Project], write: Callable[[str, str], Path], tmp_path: Path) -> Run:
-    def run_it(template: str, choice: str) -> tuple[Project, str]:
+    def run_it(template: str, choice: str, tokens: int = 200) -> tuple[Project, str]:
         save_model(tmp_path / "m", template)
-        write("weather.py", TASK.replace("CHOICE", choice))
+        write("weather.py", TASK.replace("CHOICE", choice).replace("TOKENS", str(tokens)))
         project = open_project("""
             models:
               own: {backend: transformers, source: {folder: m}, device: cpu, prompt_format: chat}
@@ -160,9 +179,22 @@ def test_a_model_of_this_process_calls_tools(run: Run, choice: str) -> None:
     assert read_rows(again.lake, "select name, arguments, result, error from tool_calls") == calls
 
 
-def test_nothing_is_called_where_it_may_not(run: Run) -> None:
+def test_a_model_is_not_told_of_tools_where_it_may_call_none(run: Run) -> None:
     project, _ = run(WITH_TOOLS, "none")
     assert not read_rows(project.lake, "select * from tool_calls")
+    turns = read_rows(project.lake, "select prompt_tokens from turns order by sample_id, turn")
+    assert turns[0]["prompt_tokens"] < 60 < turns[1]["prompt_tokens"], "the first prompt has no definition of a tool, the second has"
+
+
+def test_a_demanded_call_that_is_cut_is_an_error(run: Run) -> None:
+    project, _ = run(WITH_TOOLS, "required", tokens=5)
+    errors = [row["error"] for row in read_rows(project.lake, "select error from episodes")]
+    assert all("ToolChoiceError: the answer has no whole call, which tool_choice demands" in error for error in errors)
+
+
+def test_a_demanded_call_is_found_where_the_template_opens_a_reasoning(run: Run) -> None:
+    project, _ = run(WITH_TOOLS.replace("<assistant>{% endif %}", "<assistant><think>{% endif %}"), "required")
+    assert [row["n_tool_calls"] for row in read_rows(project.lake, "select n_tool_calls from episodes")] == [1, 1]
 
 
 def test_an_unknown_choice_is_an_error_that_names_the_tools(run: Run) -> None:

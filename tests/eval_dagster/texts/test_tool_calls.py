@@ -68,6 +68,19 @@ def test_text_around_calls_is_kept() -> None:
     assert written_calls(f"I look.[TOOL_CALLS]weather{OSLO}", TOOLS).text == "I look."
 
 
+def test_several_calls_may_share_a_block() -> None:
+    one, other = f'{{"name": "weather", "arguments": {OSLO}}}', '{"name": "stop", "arguments": {}}'
+    expected = [("weather", {"place": "Oslo", "days": 2}), ("stop", {})]
+    assert calls(f"<tool_call>{one}\n{other}</tool_call>") == expected
+    assert calls(f"<tool_call>[{one}, {other}]</tool_call>") == expected
+
+
+@pytest.mark.parametrize("mark", ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"])
+def test_arguments_may_hold_marks(mark: str) -> None:
+    assert calls(json.dumps({"name": "weather", "arguments": {"place": mark}})) == [("weather", {"place": mark})]
+    assert calls(f"[TOOL_CALLS]{json.dumps([{'name': 'weather', 'arguments': {'place': mark}}])}") == [("weather", {"place": mark})]
+
+
 def test_an_argument_may_hold_the_closing_mark() -> None:
     text = '<tool_call>{"name": "weather", "arguments": {"place": "</tool_call>\n[TOOL_CALLS]"}}</tool_call>'
     assert calls(text) == [("weather", {"place": "</tool_call>\n[TOOL_CALLS]"})]
@@ -88,10 +101,32 @@ def test_values_without_types_get_those_of_the_parameters() -> None:
         ("<tool_call>weather Oslo", "weather Oslo"),
         ('[TOOL_CALLS][{"name": "weather"', '[{"name": "weather"'),
         ("<|python_tag|>import os", "import os"),
+        ("I look.<tool_call>", ""),
+        ("I look.[TOOL_CALLS]", ""),
+        ("<tool_call>\n<function=weather>\n<parameter=place>\nOs", "<function=weather>\n<parameter=place>\nOs"),
+        (
+            "<tool_call><function=weather>\n<parameter=place>\nOslo\n</parameter>\n<parameter=days>\n2",
+            "<function=weather>\n<parameter=place>\nOslo\n</parameter>\n<parameter=days>\n2",
+        ),
+        (
+            "<tool_call><function=weather>Well:<parameter=place>Oslo</parameter></function></tool_call>",
+            "<function=weather>Well:<parameter=place>Oslo</parameter></function>",
+        ),
     ],
 )
 def test_a_call_that_cannot_be_read_is_kept_as_it_is(text: str, broken: str) -> None:
     assert written_calls(text, TOOLS).calls == (WrittenCall("", broken),)
+
+
+@pytest.mark.parametrize("schema", [{"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": ["string", "null"]}])
+def test_a_parameter_that_may_be_a_text_is_one(schema: dict[str, object]) -> None:
+    def read(value: str) -> object:
+        text = f"<tool_call><function=f><parameter=code>{value}</parameter></function></tool_call>"
+        (call,) = written_calls(text, {"f": {"code": schema}}).calls
+        return json.loads(call.arguments_text)["code"]
+
+    assert read("123") == "123"
+    assert read("null") is None
 
 
 def test_a_broken_call_does_not_hide_the_next_one() -> None:

@@ -146,6 +146,12 @@ def read_reply(found: Mapping[str, object], read: Callable[[Choice], object]) ->
         raise
 
 
+def _name_of(call: Mapping[str, object]) -> str:
+    """The name of the tool that a call in the form of OpenAI is for."""
+    function = call.get("function")
+    return str(function.get("name")) if isinstance(function, Mapping) else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
     """Reads the text of a choice, cut at the first stop sequence.
@@ -167,17 +173,32 @@ class TextReader:
     """Meanings of the server's own words for the end of a text."""
     has_tools: bool = False
     """Whether the request offers tools."""
-    must_call: bool = False
-    """Whether the answer must call a tool."""
+    tool_choice: str = ""
+    """As in `Request`."""
     question: str = ""
     """The last message of the request, or the whole prompt of completions."""
+
+    def _require_choice(self, called: Sequence[str], choice: Choice) -> None:
+        """Require the calls that `tool_choice` demands. Servers exist, such as llama.cpp, that leave it out without a word."""
+        wanted = self.tool_choice
+        if wanted == "none" and called:
+            problem = f"calls {', '.join(called)}, where tool_choice allows no call"
+        elif wanted == "required" and not called:
+            problem = "calls no tool, which tool_choice demands"
+        elif wanted not in ("", "none", "required") and set(called) != {wanted}:
+            problem = f"calls {', '.join(called) or 'no tool'}, where tool_choice demands {wanted}"
+        else:
+            return
+        message = f"the answer {problem}; the server does not force it: {cut(choice.shown)}"
+        raise BadAnswerError(message, kind="ToolChoiceError", helps_to_retry=False)
 
     def __call__(self, choice: Choice) -> Text:
         """The text.
 
         Raises:
             BadAnswerError: It has no text, a refusal, a text that a filter stopped, that ended too early or for a reason that is not known,
-                that begins with the question, or that does not match the schema; or it calls a tool that the request does not offer.
+                that begins with the question, or that does not match the schema; or it calls a tool that the request does not offer, or
+                other tools than it demands.
         """
         turn = choice.message or MessageRecord(content=choice.text, reasoning=choice.reasoning, reasoning_content=choice.reasoning_content)
         ending = self._ending(choice, turn)
@@ -186,10 +207,8 @@ class TextReader:
         if calls and not self.has_tools:
             raise BadAnswerError(f"the server calls a tool that the request does not offer: {cut(choice.shown)}")
         text, thought = _joined(turn.content)
-        if self.must_call and not calls and ending != "cut":
-            raise BadAnswerError(
-                f"the answer calls no tool, which tool_choice demands; servers such as llama.cpp do not force a call: {cut(choice.shown)}"
-            )
+        if ending != "cut":
+            self._require_choice([_name_of(call) for call in turn.tool_calls or ()], choice)
         reasoning = reasoning or thought
         if not text and ending == "cut" and not (reasoning or calls or choice.hidden_tokens):
             raise BadAnswerError(f"the text is cut before it begins, and nothing says that the model reasoned: {cut(choice.shown)}")

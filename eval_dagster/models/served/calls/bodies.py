@@ -117,7 +117,7 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
         context=config.max_length or context,
         reasons=config.finish_reasons,
         has_tools=bool(request.tools),
-        must_call=request.tool_choice not in ("", "none"),
+        tool_choice=request.tool_choice,
         question=calls[0].texts[-1] if calls and calls[0].texts and not cue else "",
     )
     return [replace(call, read=reader) for call in calls]

@@ -12,7 +12,7 @@ from eval_dagster.models.served.calls.answer_records import BadAnswerError, Repl
 from eval_dagster.models.served.scoring.scoring import NoScoresError, ScoredToken, ScorePlan
 from eval_dagster.records import ModelResponse, Request, ServerReport
 
-_FINAL = ("ContentFilterError", "PromptTooLongError", "RefusalError")
+_FINAL = ("ContentFilterError", "PromptTooLongError", "RefusalError", "ToolChoiceError")
 """Kinds of errors that the next run would meet again. Others may be cured on the server or in evals.yaml."""
 
 
