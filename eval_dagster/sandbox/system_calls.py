@@ -1,8 +1,9 @@
 """Inside the sandbox: the filter of system calls (seccomp). It uses the standard library only.
 
 The kernel applies the filter to the process and its children, and it cannot be removed. Namespaces hide files, processes and networks. The
-filter blocks three kinds of calls: calls whose effects lie outside of namespaces; calls that hold memory outside of all processes, which
-therefore has no limit; and calls into parts of the kernel that programs do not need and that have had security holes.
+filter blocks four kinds of calls: calls whose effects lie outside of namespaces; calls that hold memory outside of all processes, which
+therefore has no limit; calls that set limits, priorities or processors of other processes, such as process 1 of the sandbox, which may have
+the same user; and calls into parts of the kernel that programs do not need and that have had security holes.
 """
 
 import ctypes
@@ -34,7 +35,7 @@ fsopen 430 430, fsconfig 431 431, fsmount 432 432, fspick 433 433, mount_setattr
 open_by_handle_at 304 265,
 
 ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, kcmp 312 272, pidfd_getfd 438 438, process_madvise 440 440,
-process_mrelease 448 448,
+process_mrelease 448 448, ioprio_set 251 30,
 
 memfd_create 319 279, memfd_secret 447 447, shmget 29 194, shmat 30 196, semget 64 190, msgget 68 186, mq_open 240 180, vmsplice 278 75,
 tee 276 77, splice 275 76, io_setup 206 0, io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427, inotify_init 253 -,
@@ -46,10 +47,12 @@ swapon 167 224, swapoff 168 225, acct 163 89, quotactl 179 60, quotactl_fd 443 4
 modify_ldt 154 -, personality 135 92, vhangup 153 58, settimeofday 164 170, clock_settime 227 112, adjtimex 159 171, clock_adjtime 305 266,
 sethostname 170 161, setdomainname 171 162, lookup_dcookie 212 18
 """
-"""Calls that always fail, with their numbers on x86_64 and aarch64. The groups are: namespaces and file systems; memory of other processes;
+"""Calls that always fail, with their numbers on x86_64 and aarch64. The groups are: namespaces and file systems; other processes;
 memory that belongs to no process, and is not counted; keys, code and settings of the kernel."""
-RESTRICTED = "clone 56 220, socket 41 198, socketpair 53 199, setsockopt 54 208, fcntl 72 25, mmap 9 222"
+RESTRICTED = "clone 56 220, socket 41 198, socketpair 53 199, setsockopt 54 208, fcntl 72 25, mmap 9 222, setpriority 141 140"
 """Calls that fail with some arguments."""
+OF_PROCESS = "prlimit64 302 261, sched_setaffinity 203 122, sched_setparam 142 118, sched_setscheduler 144 119, sched_setattr 314 274"
+"""Calls that fail unless their first argument is 0, which stands for the process or the thread that calls."""
 
 
 def install_filter() -> None:
@@ -90,6 +93,10 @@ def filter_steps(machine: str) -> list[Step]:
     steps += _where(
         calls["mmap"], _argument(3), (ANY_BIT, 2, 0, MAP_HUGETLB), (ANY_BIT, 0, 2, MAP_ANONYMOUS), (ANY_BIT, 0, 1, MAP_SHARED), _failing()
     )
+    for call in _numbers(OF_PROCESS, machine).values():
+        steps += _where(call, _argument(0), (EQUAL, 1, 0, 0), _failing())
+    # Its first argument tells whether the second one is a process, a group of processes, or a user.
+    steps += _where(calls["setpriority"], _argument(0), (EQUAL, 0, 2, 0), _argument(1), (EQUAL, 1, 0, 0), _failing())
     return [*steps, (RETURN, 0, 0, ALLOW)]
 
 

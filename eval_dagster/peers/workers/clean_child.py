@@ -10,8 +10,9 @@ import os
 import select
 import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,9 +42,19 @@ class CleanChild:
     def ask(self, *arguments: object, is_harmless: bool) -> Any:
         """The result of the function in the child, which ends after this request if the request is not harmless.
 
+        If this process itself fails, it ends, so that the next request begins with a new one.
+
         Raises:
             ChildError: There is none.
         """
+        try:
+            return self._asked(arguments, is_harmless=is_harmless)
+        except OSError as error:
+            sys.stderr.write(f"no child can be made or asked: {error}\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _asked(self, arguments: Sequence[object], *, is_harmless: bool) -> Any:
         if not self._process:
             self._start()
         answer = None
@@ -54,7 +65,7 @@ class CleanChild:
             if _ERROR in answer:
                 raise ChildError(answer[_ERROR])
             return answer["result"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (BrokenPipeError, ValueError, KeyError, TypeError):
             answer = None
             raise ChildError(f"a call ended its process or took over {_SECONDS} s") from None
         finally:

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _BATCH = 200
 """Most items of a stream in one answer."""
+_INIT = 1
+"""The id of the first process of a sandbox."""
 
 
 class AskedError(OSError):
@@ -60,6 +63,9 @@ _line = _Line()
 
 def main(file: str) -> None:
     """Answer calls until stdin is closed."""
+    if os.getpid() == _INIT:
+        # The kernel keeps signals of other processes in the sandbox from this one, except those with a handler, as Python has for SIGINT.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     _line.answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     importlib.import_module("fetched_code").refuse_always()  # it lies beside this script

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from eval_dagster.errors import MachineError
 from eval_dagster.peers.processes.process import WorkerProcess
 from eval_dagster.peers.processes.registry import Environment
 from eval_dagster.peers.workers import serve
@@ -65,3 +66,32 @@ def test_a_call_that_may_harm_leaves_nothing_behind(process: WorkerProcess) -> N
     # The worker is the first process of the sandbox, which no signal of another process there ends.
     assert evaluate(code="os.kill(1, 9) or os.getppid()", is_harmless=False) == "1"
     assert evaluate(code="2 + 2", is_harmless=True) == "4"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__import__('resource').prlimit(1, 7, (5, 5))",
+        "os.setpriority(os.PRIO_PROCESS, 1, 19)",
+        "os.setpriority(os.PRIO_PGRP, 0, 19)",
+        "os.setpriority(os.PRIO_USER, 0, 19)",
+        "os.sched_setaffinity(1, {0})",
+        "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+    ],
+)
+def test_a_call_sets_nothing_of_the_worker_itself(process: WorkerProcess, code: str) -> None:
+    assert "PermissionError" in process.call("evaluate", code=code, is_harmless=False)
+    assert process.call("evaluate", code="2 + 2", is_harmless=True) == "4"
+
+
+def test_a_call_does_not_interrupt_the_worker(process: WorkerProcess) -> None:
+    evaluate = partial(process.call, "evaluate")
+    assert evaluate(code="[os.kill(1, signal) for signal in range(1, 32)]", is_harmless=False).startswith("[None, None")
+    assert evaluate(code="2 + 2", is_harmless=True) == "4"
+
+
+def test_a_worker_that_cannot_make_a_child_begins_anew(process: WorkerProcess) -> None:
+    process.call("open_no_more")
+    with pytest.raises(MachineError, match="no child can be made or asked"):
+        process.call("evaluate", code="2 + 2", is_harmless=True)
+    assert process.call("evaluate", code="2 + 2", is_harmless=True) == "4"

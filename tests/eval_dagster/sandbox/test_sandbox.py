@@ -524,6 +524,9 @@ def test_it_has_no_privileges_and_gets_none(run_program: Run) -> None:
         assert libc.unshare(flag) == -1
     assert libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == -1
     assert libc.ptrace(16, 1, 0, 0) == -1
+    assert libc.sched_setaffinity(1, 8, ctypes.byref(ctypes.c_uint64(1))) == -1 and ctypes.get_errno() == 1
+    os.nice(1)  # its own may be set
+    os.sched_setaffinity(0, os.sched_getaffinity(0))
     for attempt in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.chroot("/tmp"), lambda: os.setgroups([0])):
         try:
             attempt()
