@@ -21,6 +21,7 @@ class BfclRegistry(ProcessRegistry):
         "eval_dagster.peers.workers.bfcl_faults",
         "eval_dagster.peers.workers.bfcl_memory",
         "eval_dagster.peers.workers.bfcl_package",
+        "eval_dagster.peers.workers.bfcl_texts",
         "eval_dagster.peers.workers.clean_child",
         "eval_dagster.peers.workers.installed_versions",
     )

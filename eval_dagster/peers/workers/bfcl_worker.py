@@ -5,12 +5,10 @@ It runs in the environment that has bfcl-eval, and in the sandbox.
 
 from __future__ import annotations
 
-import ast
 import copy
 import decimal
 import importlib
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,6 +29,7 @@ from bfcl_package import (
     handler_utils,
     multi_turn_utils,
 )
+from bfcl_texts import may_be_evaluated
 from clean_child import CleanChild
 from installed_versions import versions_around
 
@@ -63,9 +62,6 @@ _REFUSED = {
     "memory_vector": "it downloads a model for its vectors, all-MiniLM-L6-v2, when it is imported",
 }
 _PACKAGE = "bfcl-eval"
-_EVALUATED = {"BinOp", "Lambda"}
-"""Kinds of nodes that the package evaluates when it reads calls in a text."""
-_TAGGED = re.compile(r"<TOOLCALL>(.*?)</TOOLCALL>", re.DOTALL)
 
 
 def names() -> dict[str, str]:
@@ -186,20 +182,13 @@ def verdict(category: str, entry: str, result: Any) -> VerdictSent:
         return _judged(category, entry, result)
     _answers(category)  # a child begins with what was read before
     if category in _FORMATS:
-        is_harmless = not _EVALUATED & _kinds(result)
+        _, has_tag, *_ = handler_utils.parse_prompt_variation_params(category)
+        is_harmless = not may_be_evaluated(result, has_tag=has_tag)
     else:
         named = ((name, _object(text)) for step in _calls(result) for name, text in step.items())
         is_harmless = all(_is_plain(_methods(category, entry), name, arguments) for name, arguments in named)
     found: VerdictSent = _child.ask("verdict", category, entry, result, is_harmless=is_harmless)
     return found
-
-
-def _kinds(text: str) -> set[str]:
-    """The kinds of nodes of a text that may be Python."""
-    try:
-        return {type(node).__name__ for each in _TAGGED.findall(text) or [text] for node in ast.walk(ast.parse(each.strip("`'[] \n")))}
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set(_EVALUATED)
 
 
 def _calls(result: Any) -> Iterator[Mapping[str, str]]:

@@ -117,6 +117,18 @@ def test_no_call_reaches_the_machine_or_another_entry(process: WorkerProcess) ->
     assert process.call("execute", **entry, calls=[["ls", {}]]) == before
 
 
+def test_what_is_evaluated_in_a_text_leaves_nothing_behind(process: WorkerProcess) -> None:
+    form = "ret_fmt=python&tool_call_tag=False&func_doc_fmt=python&prompt_fmt=plaintext&style=classic"
+    given = {"category": form, "entry": process.call("rows", category=form)[0]["id"]}
+    leaves = "(__import__('os').environ.update(LEFT='7') or 1) + 1"
+    look = {**given, "result": "[f(a=0 + int(__import__('os').environ.get('LEFT', 'gone')))]"}
+    assert "'gone'" in process.call("verdict", **look)["error"]
+    for text in (f"[f(a={leaves})]", f"[f(a={leaves}), #<TOOLCALL>x()</TOOLCALL>\n g(b=1)]", f"'#'.f(a={leaves})"):
+        assert process.call("verdict", **given, result="[f(a=1)]")["valid"] is False
+        process.call("verdict", **given, result=text)
+        assert "'gone'" in process.call("verdict", **look)["error"]
+
+
 def test_names_without_a_network_are_refused(registry: BfclRegistry) -> None:
     for name in ("web_search_base", "memory_vector"):
         with pytest.raises(TaskDefinitionError, match="cannot be evaluated here"):
