@@ -30,7 +30,7 @@ from bfcl_package import (
     multi_turn_utils,
 )
 from bfcl_texts import may_be_evaluated
-from clean_child import CleanChild
+from clean_child import ChildError, CleanChild, EndedError
 from installed_versions import versions_around
 
 if TYPE_CHECKING:
@@ -184,10 +184,18 @@ def verdict(category: str, entry: str, result: Any) -> VerdictSent:
     if category in _FORMATS:
         _, has_tag, *_ = handler_utils.parse_prompt_variation_params(category)
         is_harmless = not may_be_evaluated(result, has_tag=has_tag)
+        is_executed = not is_harmless
     else:
-        named = ((name, _object(text)) for step in _calls(result) for name, text in step.items())
+        named = [(name, _object(text)) for step in _calls(result) for name, text in step.items()]
         is_harmless = all(_is_plain(_methods(category, entry), name, arguments) for name, arguments in named)
-    found: VerdictSent = _child.ask("verdict", category, entry, result, is_harmless=is_harmless)
+        is_executed = bool(named)
+    try:
+        found: VerdictSent = _child.ask("verdict", category, entry, result, is_harmless=is_harmless)
+    except ChildError as error:
+        if is_harmless and not (is_executed and isinstance(error, EndedError)):
+            raise
+        # It is the answer's doing, and an answer that has no verdict would not count.
+        return {"valid": False, "error_type": "ended_or_timed_out", "error": json.dumps(str(error)), "fault": ""}
     return found
 
 
@@ -202,7 +210,7 @@ def _calls(result: Any) -> Iterator[Mapping[str, str]]:
 def _object(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

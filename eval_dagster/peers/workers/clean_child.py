@@ -29,6 +29,10 @@ class ChildError(RuntimeError):
     """The child raised, ended, or took too long."""
 
 
+class EndedError(ChildError):
+    """The child ended, or took too long."""
+
+
 class CleanChild:
     """A child, made when it is needed, that calls a function for each request."""
 
@@ -67,7 +71,7 @@ class CleanChild:
             return answer["result"]
         except (BrokenPipeError, ValueError, KeyError, TypeError):
             answer = None
-            raise ChildError(f"a call ended its process or took over {_SECONDS} s") from None
+            raise EndedError(f"a call ended its process or took over {_SECONDS} s") from None
         finally:
             if answer is None or not is_harmless:
                 self._end()

@@ -60,8 +60,8 @@ def test_a_call_that_may_harm_leaves_nothing_behind(process: WorkerProcess) -> N
     )
     assert evaluate(code="kept", is_harmless=True) == "[]"
     assert evaluate(code="os.path.exists('/tmp/left')", is_harmless=True) == "False"
-    assert "ended its process" in evaluate(code="os._exit(3)", is_harmless=False)
-    assert "ended its process" in evaluate(code="os.kill(os.getpid(), 9)", is_harmless=True)
+    assert "EndedError: a call ended its process" in evaluate(code="os._exit(3)", is_harmless=False)
+    assert "EndedError: a call ended its process" in evaluate(code="os.kill(os.getpid(), 9)", is_harmless=True)
     assert evaluate(code="1 / 0", is_harmless=True) == "ChildError: ZeroDivisionError: division by zero"
     # The worker is the first process of the sandbox, which no signal of another process there ends.
     assert evaluate(code="os.kill(1, 9) or os.getppid()", is_harmless=False) == "1"

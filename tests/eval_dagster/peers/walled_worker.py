@@ -45,5 +45,5 @@ def evaluate(code: str, *, is_harmless: bool) -> str:
     try:
         found: str = _child.ask(code, is_harmless=is_harmless)
     except ChildError as error:
-        return f"ChildError: {error}"
+        return f"{type(error).__name__}: {error}"
     return found

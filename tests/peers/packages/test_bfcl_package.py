@@ -47,6 +47,8 @@ NUMBERS = {
     **dict.fromkeys(("memory_kv", "memory_rec_sum"), 155),
 }
 """The entries of each category that can be scored without a network."""
+FORM = "ret_fmt=python&tool_call_tag=False&func_doc_fmt=python&prompt_fmt=plaintext&style=classic"
+"""A format in which the package reads calls in all of a text."""
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +120,7 @@ def test_no_call_reaches_the_machine_or_another_entry(process: WorkerProcess) ->
 
 
 def test_what_is_evaluated_in_a_text_leaves_nothing_behind(process: WorkerProcess) -> None:
-    form = "ret_fmt=python&tool_call_tag=False&func_doc_fmt=python&prompt_fmt=plaintext&style=classic"
-    given = {"category": form, "entry": process.call("rows", category=form)[0]["id"]}
+    given = {"category": FORM, "entry": process.call("rows", category=FORM)[0]["id"]}
     leaves = "(__import__('os').environ.update(LEFT='7') or 1) + 1"
     look = {**given, "result": "[f(a=0 + int(__import__('os').environ.get('LEFT', 'gone')))]"}
     assert "'gone'" in process.call("verdict", **look)["error"]
@@ -127,6 +128,27 @@ def test_what_is_evaluated_in_a_text_leaves_nothing_behind(process: WorkerProces
         assert process.call("verdict", **given, result="[f(a=1)]")["valid"] is False
         process.call("verdict", **given, result=text)
         assert "'gone'" in process.call("verdict", **look)["error"]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ({"__import__('os')._exit(3) or str": "{}"}, "ended_or_timed_out"),
+        ({"(_ for _ in ()).throw(SystemExit) or str": "{}"}, "ended_or_timed_out"),
+        ({"ls": "[" * 100_000}, "multi_turn:empty_turn_model_response"),  # the package leaves out calls that it cannot read
+    ],
+)
+def test_an_answer_that_ends_the_checker_is_wrong(process: WorkerProcess, call: dict[str, str], kind: str) -> None:
+    entry = {"category": "multi_turn_base", "entry": "multi_turn_base_0"}
+    [row] = [row for row in process.call("rows", category=entry["category"]) if row["id"] == entry["entry"]]
+    found = process.call("verdict", **entry, result=[[[call]] for _ in json.loads(row["turns"])])
+    assert (found["valid"], found["error_type"]) == (False, kind)
+
+
+def test_an_evaluated_text_that_ends_the_checker_is_wrong(process: WorkerProcess) -> None:
+    given = {"category": FORM, "entry": process.call("rows", category=FORM)[0]["id"]}
+    found = process.call("verdict", **given, result="[f(a=1 + __import__('os')._exit(3))]")
+    assert (found["valid"], found["error_type"]) == (False, "ended_or_timed_out")
 
 
 def test_names_without_a_network_are_refused(registry: BfclRegistry) -> None:
