@@ -41,22 +41,22 @@ class Systems(Toolbox):
         """The result of a call, or the system prompt of the session that `SESSION` begins."""
         if name == SESSION:
             return self._begin(str(arguments["id"]))
-        self._calls.append((name, arguments))
+        calls = [*self._calls, (name, arguments)]
         if self._session:
-            return self._remembered()["result"]
-        found: str = self.PROCESS.call("execute", category=self._about.category, entry=self._about.id, calls=self._calls)
+            found = self._remembered(calls)["result"]
+        else:
+            found = self.PROCESS.call("execute", category=self._about.category, entry=self._about.id, calls=calls)
+        self._calls = calls  # one that failed is not called again
         return found
 
     def _begin(self, session: str) -> str:
         if self._session:
-            self._kept = self._remembered()["kept"]
+            self._kept = self._remembered(self._calls)["kept"]
         self._session, self._calls = session, []
-        return self._remembered()["prompt"]
+        return self._remembered(self._calls)["prompt"]
 
-    def _remembered(self) -> MemorySent:
-        found: MemorySent = self.PROCESS.call(
-            "remember", category=self._about.category, entry=self._session, kept=self._kept, calls=self._calls
-        )
+    def _remembered(self, calls: Sequence[tuple[str, Mapping[str, object]]]) -> MemorySent:
+        found: MemorySent = self.PROCESS.call("remember", category=self._about.category, entry=self._session, kept=self._kept, calls=calls)
         return found
 
 

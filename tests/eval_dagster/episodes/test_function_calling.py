@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from eval_dagster.errors import DataError
 from eval_dagster.metrics.explanations import explained
-from eval_dagster.peers.bfcl.tasks import Entry, FunctionCallingTask, NonLiveScore, function_calling_task
+from eval_dagster.peers.bfcl.tasks import SESSION, Entry, FunctionCallingTask, NonLiveScore, function_calling_task
 from eval_dagster.records import Completion, Message, Role, ToolCall, Turn
 from eval_dagster.tasks.episodes import EpisodeSample, Reply
 
@@ -24,6 +25,11 @@ class Worker:
 
     def call(self, method: str, **arguments: Any) -> object:
         self.asked.append(method)
+        if method in ("execute", "remember"):
+            self.asked.append(" ".join(name for name, _ in arguments["calls"]))
+            if "slow" in self.asked[-1]:
+                raise DataError("a call took over 60 s")
+            return {"result": "made", "prompt": "asked", "kept": ""} if method == "remember" else "made"
         if method == "verdict":
             is_right = arguments["result"] == [{"ls": "{}"}]
             return {"valid": True} if is_right else {"valid": False, "error_type": "wrong", "error": "[]", "fault": "call 1: no call"}
@@ -120,6 +126,23 @@ def test_too_many_steps_end_the_entry() -> None:
     found = result(script, [USER, USER])
     # The package counts a step after its calls, and goes on as long as there are no more than 20.
     assert [len(turn) for turn in found] == [21]
+
+
+@pytest.mark.parametrize("has_session", [False, True])
+def test_a_call_that_fails_is_not_made_again(has_session: bool) -> None:
+    worker = Worker()
+    context = Entry(id="e", category="c", steps=20, turns=[USER], tools={})
+    sample = EpisodeSample(sample_id="s", messages=[], ground_truths=[], context=context, subject="c")
+    [made] = task(worker).TOOLS
+    systems: Any = made(sample)  # type: ignore[call-arg, operator]
+    if has_session:
+        assert systems.call(SESSION, {"id": "first"}) == "asked"
+    worker.asked.clear()
+    assert systems.call("ls", {}) == "made"
+    with pytest.raises(DataError):
+        systems.call("slow", {})
+    assert systems.call("cd", {}) == "made"
+    assert worker.asked[1::2] == ["ls", "ls slow", "ls cd"]
 
 
 def test_the_score_of_one_turn_is_the_mean_of_its_parts() -> None:
