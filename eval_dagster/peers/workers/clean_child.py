@@ -22,7 +22,9 @@ _SECONDS = 60
 _FOLDER = Path("/tmp")  # noqa: S108 - the sandbox's own, in memory
 _DESCRIPTORS = 1024
 _INIT = 1
-_ERROR = "error"
+_MOST_BYTES = 2**26
+"""Most bytes of an answer."""
+_ERROR, _SECRET = "error", "secret"
 
 
 class ChildError(RuntimeError):
@@ -61,17 +63,19 @@ class CleanChild:
     def _asked(self, arguments: Sequence[object], *, is_harmless: bool) -> Any:
         if not self._process:
             self._start()
-        answer = None
+        answer, secret = None, os.urandom(16).hex()
         try:
             with os.fdopen(os.dup(self._requests), "wb") as file:
-                file.write(json.dumps(arguments).encode() + b"\n")
+                file.write(json.dumps([secret, arguments]).encode() + b"\n")
             answer = json.loads(self._line())
+            if answer[_SECRET] != secret:  # written by what the function executed, or left from an earlier request
+                raise ValueError
             if _ERROR in answer:
                 raise ChildError(answer[_ERROR])
             return answer["result"]
-        except (BrokenPipeError, ValueError, KeyError, TypeError):
+        except (BrokenPipeError, ValueError, KeyError, TypeError, RecursionError):
             answer = None
-            raise EndedError(f"a call ended its process or took over {_SECONDS} s") from None
+            raise EndedError(f"a call ended its process, took over {_SECONDS} s, or gave over {_MOST_BYTES} bytes") from None
         finally:
             if answer is None or not is_harmless:
                 self._end()
@@ -88,30 +92,33 @@ class CleanChild:
 
     def _answer(self, requests: int, answers: int) -> NoReturn:
         try:
+            for descriptor in (1, 2):  # the caller reads what comes there, without end
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
             for descriptor in range(3, _DESCRIPTORS):
                 if descriptor not in (requests, answers):
                     with suppress(OSError):
                         os.close(descriptor)
             with os.fdopen(requests, encoding="utf-8") as lines, os.fdopen(answers, "w", encoding="utf-8", errors="replace") as file:
                 for line in lines:
-                    file.write(self._outcome(line) + "\n")
+                    secret, arguments = json.loads(line)
+                    file.write(json.dumps({_SECRET: secret, **self._outcome(arguments)}) + "\n")
                     file.flush()
         finally:
             os._exit(0)
 
-    def _outcome(self, line: str) -> str:
+    def _outcome(self, arguments: Sequence[object]) -> dict[str, object]:
         try:
-            return json.dumps({"result": self._function(*json.loads(line))}, default=str)
+            return {"result": json.loads(json.dumps(self._function(*arguments), default=str))}
         except BaseException as error:
-            return json.dumps({_ERROR: f"{type(error).__name__}: {error}"})
+            return {_ERROR: f"{type(error).__name__}: {error}"}
 
     def _line(self) -> bytes:
-        """The next answer; empty if it is too late or the child ended."""
+        """The next answer; empty if it is too late or too long, or the child ended."""
         found, deadline = bytearray(), time.monotonic() + _SECONDS
         while not found.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select([self._answers], [], [], left)
             part = os.read(self._answers, 2**16) if ready else b""
-            if not part:
+            if not part or len(found) > _MOST_BYTES:
                 return b""
             found += part
         return bytes(found)

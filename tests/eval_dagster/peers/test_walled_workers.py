@@ -95,3 +95,28 @@ def test_a_worker_that_cannot_make_a_child_begins_anew(process: WorkerProcess) -
     with pytest.raises(MachineError, match="no child can be made or asked"):
         process.call("evaluate", code="2 + 2", is_harmless=True)
     assert process.call("evaluate", code="2 + 2", is_harmless=True) == "4"
+
+
+@pytest.mark.parametrize("is_harmless", [False, True])
+def test_what_a_call_writes_to_every_descriptor_is_not_its_answer(process: WorkerProcess, is_harmless: bool) -> None:
+    forge = """
+import os
+for descriptor in range(1, 20):
+    try:
+        os.write(descriptor, b'{"result": "forged"}\\n')
+    except OSError:
+        continue
+"""
+    for leave in ("os._exit(0)", "None"):
+        found = process.call("evaluate", code=f"exec({forge + leave!r})", is_harmless=is_harmless)
+        assert found.startswith("EndedError"), found
+    assert process.call("evaluate", code="2 + 2", is_harmless=True) == "4"
+
+
+def test_an_answer_without_end_is_left(process: WorkerProcess) -> None:
+    assert process.call("evaluate", code="'x' * 2**27", is_harmless=False).startswith("EndedError")
+    assert process.call("evaluate", code="len('x' * 2**20)", is_harmless=True) == str(2**20)
+    # The caller keeps the last lines of the worker, and a line may have no end.
+    assert process.call(
+        "evaluate", code="{os.fstat(each).st_rdev == os.stat('/dev/null').st_rdev for each in (1, 2)}", is_harmless=True
+    ) == ("{True}")
