@@ -64,7 +64,7 @@ def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None, folders: Seq
 
     Raises:
         MachineError: bubblewrap is not installed.
-        RequirementError: The toolchain would show the home of the user.
+        RequirementError: The toolchain or a folder would show the home of the user.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -78,6 +78,7 @@ def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None, folders: Seq
         links = links | {_OWN_EXECUTABLE: toolchain.executable}
     hidden = package_folders()
     folders = [each for each in folders if not is_visible(each) or any(Path(each).resolve().is_relative_to(path) for path in hidden)]
+    _require_no_home(folders, "what runs in the sandbox")
     leading = {str(parent) for path in (*paths, *folders, *DEVICES, *links) for parent in Path(path).parents} - {"/", WORKDIR}
     # bubblewrap would open unnamed folders to their owner only. Sorted: outer folders come first.
     shown = [part for folder in sorted(leading) for part in ("--perms", "0755", "--dir", folder)]
@@ -94,13 +95,18 @@ def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None, folders: Seq
 
 def _paths_of(toolchain: Toolchain) -> list[str]:
     """The paths of a toolchain that not every program sees."""
-    home = Path.home().resolve()
-    for path in toolchain.paths:
-        if home.is_relative_to(Path(path).resolve()):
-            raise RequirementError(
-                f"the compiler {toolchain.executable} needs the folder {path}, which contains {home}; install it elsewhere"
-            )
+    _require_no_home(toolchain.paths, f"the compiler {toolchain.executable}")
     return [path for path in toolchain.paths if not is_visible(path)]
+
+
+def _require_no_home(paths: Sequence[str], what: str) -> None:
+    try:
+        home = Path.home().resolve()
+    except RuntimeError:  # the user has none
+        return
+    for path in paths:
+        if home.is_relative_to(Path(path).resolve()):
+            raise RequirementError(f"{what} needs the folder {path}, which contains {home}; install it elsewhere")
 
 
 def cure(problem: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.errors import MachineError
+from eval_dagster.errors import MachineError, RequirementError
 from eval_dagster.peers.processes.process import WorkerProcess
 from eval_dagster.peers.processes.registry import Environment
 from eval_dagster.peers.workers import serve
@@ -49,6 +49,18 @@ def test_it_sees_no_machine_and_no_network(process: WorkerProcess, tmp_path: Pat
     assert set(process.call("variables")) <= {"HOME", "PYTHONHASHSEED", "LC_CTYPE"}
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert process.call("connects", port=server.getsockname()[1]) != "connected"
+
+
+@pytest.mark.usefixtures("_sandbox")
+def test_an_interpreter_beside_the_files_of_the_user_is_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    python = tmp_path / "me/bin/python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    folders = [*Environment(python).folders(), str(file.parent)]
+    walls = partial(walled, folders=folders, environment={}, limits=Limits())
+    with pytest.raises(RequirementError, match=f"needs the folder {tmp_path}/me, which contains {tmp_path}/me; install it elsewhere"):
+        WorkerProcess("walled", python, file, walls=walls).call("user")
 
 
 def test_a_call_that_may_harm_leaves_nothing_behind(process: WorkerProcess) -> None:
