@@ -203,6 +203,7 @@ class Tau2Registry(ProcessRegistry):
 
     NAME = "tau2"
     WORKER = _WORKER
+    COMPANIONS = ("eval_dagster.peers.workers.recent",)
     DISTRIBUTION = "inspect-evals"
     PACKAGES = ("inspect_evals/tau2",)
     RELEASE = "0.28.0"

@@ -33,6 +33,7 @@ from inspect_evals.tau2.retail.data_model import RetailDB
 from inspect_evals.tau2.telecom.data_model import TelecomDB
 from inspect_evals.tau2.telecom.user_data_model import TelecomUserDB
 from inspect_evals.tau2.utils import get_dict_hash
+from recent import Recent
 
 if TYPE_CHECKING:
     from eval_dagster.peers.workers.messages import CallSent, RewardSent, SpokenSent, WorldCalled, WorldDescribed
@@ -231,7 +232,9 @@ def _conversation(domain: _Domain, by: str, said: Sequence[SpokenSent]) -> Itera
             yield ChatMessageUser(content=each["text"])
 
 
-_worlds: dict[str, _World] = {}
+_MOST_WORLDS = 4096
+"""Most episodes whose worlds are kept, twice those of an eval that run at once. An episode that fails does not end its world."""
+_worlds: Recent[_World] = Recent(_MOST_WORLDS)
 
 
 def names() -> dict[str, str]:
@@ -275,16 +278,19 @@ def rows(name: str) -> Iterator[dict[str, str]]:
 
 def open_world(world: str, name: str, task: str, calls: Sequence[CallSent]) -> None:
     """Make the state of an episode, after the calls that it has made."""
-    _worlds[world] = _World(name, task)
+    made = _World(name, task)
     for call in calls:
-        _worlds[world].call(call)
+        made.call(call)
+    _worlds.put(world, made)
 
 
 def call(world: str, called: CallSent) -> WorldCalled | None:
     """Call a tool in a world; None if this process does not have it."""
-    return None if world not in _worlds else _worlds[world].call(called)
+    found = _worlds.get(world)
+    return None if found is None else found.call(called)
 
 
 def reward(world: str, agent: Sequence[SpokenSent], user: Sequence[SpokenSent]) -> RewardSent | None:
     """The reward of an episode, which ends its world; None if this process does not have it."""
-    return None if world not in _worlds else _worlds.pop(world).reward(agent, user)
+    found = _worlds.pop(world)
+    return None if found is None else found.reward(agent, user)
