@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -41,6 +42,9 @@ from bfcl_eval.eval_checker.ast_eval import ast_checker  # noqa: E402
 from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils  # noqa: E402
 from bfcl_eval.model_handler import utils as handler_utils  # noqa: E402
 from bfcl_eval.model_handler.api_inference.openai_completion import OpenAICompletionsHandler  # noqa: E402
+
+# Nothing is written there, and what executed code writes into a new folder is removed.
+shutil.rmtree(os.environ["BFCL_PROJECT_ROOT"])
 
 __all__ = [
     "NATIVE",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -113,15 +112,17 @@ class CleanChild:
             return {_ERROR: f"{type(error).__name__}: {error}"}
 
     def _line(self) -> bytes:
-        """The next answer; empty if it is too late or too long, or the child ended."""
+        """The next line; empty if it is too late or too long, or the child ended. What follows it is left: a process may have forked."""
         found, deadline = bytearray(), time.monotonic() + _SECONDS
-        while not found.endswith(b"\n") and (left := deadline - time.monotonic()) > 0:
+        while (left := deadline - time.monotonic()) > 0 and len(found) <= _MOST_BYTES:
             ready, _, _ = select.select([self._answers], [], [], left)
             part = os.read(self._answers, 2**16) if ready else b""
-            if not part or len(found) > _MOST_BYTES:
+            if not part:
                 return b""
             found += part
-        return bytes(found)
+            if b"\n" in part:
+                return bytes(found).partition(b"\n")[0]
+        return b""
 
     def _end(self) -> None:
         """End the child, and in the sandbox, where this process is the first one, all that it has started and written."""
@@ -135,9 +136,26 @@ class CleanChild:
             while os.getpid() == _INIT:
                 os.waitpid(-1, 0)
         for name in _names() - self._files:
-            path = _FOLDER / name
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+            _remove(_FOLDER / name)
 
 
 def _names() -> set[str]:
     return set(os.listdir(_FOLDER)) if os.getpid() == _INIT else set()  # noqa: PTH208 - names
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, also one that cannot be opened or is too deep for `shutil.rmtree`."""
+    left = [path]
+    while left:
+        place = left.pop()
+        if place.is_symlink() or not place.is_dir():
+            place.unlink()
+            continue
+        place.chmod(0o700)
+        for inner in list(place.iterdir()):
+            if inner.is_dir() and not inner.is_symlink():
+                inner.chmod(0o700)
+                left.append(inner.rename(_FOLDER / os.urandom(8).hex()))
+            else:
+                inner.unlink()
+        place.rmdir()

@@ -109,6 +109,24 @@ def test_a_worker_that_cannot_make_a_child_begins_anew(process: WorkerProcess) -
     assert process.call("evaluate", code="2 + 2", is_harmless=True) == "4"
 
 
+def test_folders_that_cannot_be_opened_or_are_deep_are_removed(process: WorkerProcess) -> None:
+    write = """
+import os
+os.makedirs('/tmp/left/inner')
+open('/tmp/left/inner/file', 'w').close()
+os.symlink('/usr', '/tmp/left/link')
+os.chmod('/tmp/left/inner', 0)
+os.chmod('/tmp/left', 0)
+os.symlink('/usr', '/tmp/link')
+for _ in range(3000):
+    os.mkdir('deep')
+    os.chdir('deep')
+"""
+    before = process.call("evaluate", code="sorted(os.listdir('/tmp'))", is_harmless=True)
+    assert process.call("evaluate", code=f"[os.chdir('/tmp'), exec({write!r})]", is_harmless=False) == "[None, None]"
+    assert process.call("evaluate", code="sorted(os.listdir('/tmp'))", is_harmless=True) == before
+
+
 @pytest.mark.parametrize("is_harmless", [False, True])
 def test_what_a_call_writes_to_every_descriptor_is_not_its_answer(process: WorkerProcess, is_harmless: bool) -> None:
     forge = """
