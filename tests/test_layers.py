@@ -53,7 +53,7 @@ ARROWS = {
     "stages": "datasets episodes errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models "
     "progress project prompts records sandbox statistics stores tasks texts tracking users_code versions",
     "known_results": "project stages stores",
-    "imports": "errors lake.files lake.format lake.lineage lake.tables records stages tasks texts versions",
+    "imports": "errors lake.catalog lake.files lake.format lake.lineage lake.tables records stages tasks texts versions",
     "freshness": "datasets errors lake.format lake.records lake.tables project records stages tasks",
     "results": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics records stages "
     "statistics stores texts",

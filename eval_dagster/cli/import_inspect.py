@@ -12,7 +12,6 @@ from eval_dagster.config.loading import load_config
 from eval_dagster.config.yaml_document import with_entries
 from eval_dagster.errors import UsageError
 from eval_dagster.imports.inspect_archive import log_files, required
-from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models.registry import registered_sections
 from eval_dagster.progress.reporting import following
 from eval_dagster.project import Project
@@ -38,7 +37,7 @@ def import_inspect(
     """
     for package in ("msgspec", "zstandard"):
         required(package)
-    from eval_dagster.imports.importing import import_logs  # needs them
+    from eval_dagster.imports.importing import import_logs, publish_imported  # needs them
 
     project = Project.open()
     taken = [name for name in project.config.evals if not project.is_imported(name)]
@@ -48,9 +47,10 @@ def import_inspect(
     failed = [each.problem for each in found if each.problem is not None]
     if new or any(each.state == "known" for each in found):
         _add_entries(project, found)
-    if new:
-        for message in publish(Project.open().lake):
+    if new or any(each.replaced for each in found):
+        for message in publish_imported(Project.open().lake, found):
             say(errors, "warning", message, style="yellow")
+    if new:
         rows = [
             (each.log.eval, each.log.model, f"{each.log.time:%Y-%m-%d %H:%M:%S}", each.log.status, each.answers, each.errors)
             for each in new

@@ -160,6 +160,9 @@ class Rescorer:
         if key not in self._known:
             partition = Partition(project=self.project, eval_name=point.eval_name, model=point.model, run_id="")
             try:
+                if self.project.is_imported(point.eval_name):
+                    when = f"{point.eval_name}|{point.model} of {minute(point.materialized_at)}"
+                    raise LakeError(f"the result of {when} was imported, so that its answers cannot be scored again")
                 answers = find_answers(partition, point.metrics.info.inputs)
                 rows = score_again(partition, answers)
                 self._known[key] = ScoredAgain(

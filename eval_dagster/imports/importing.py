@@ -1,6 +1,6 @@
 """Imports logs of inspect_ai: each log becomes a result of an eval and a model, at the time at which its evaluation began."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -11,6 +11,7 @@ from eval_dagster.errors import DataError, LakeError
 from eval_dagster.imports.inspect_archive import Archive, Member, required
 from eval_dagster.imports.inspect_header import Log, read_log
 from eval_dagster.imports.inspect_reading import Processes, ReadLog, read_samples
+from eval_dagster.lake.catalog.publishing import publish, publish_locked
 from eval_dagster.lake.files import Lake, LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, time_of
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
@@ -27,6 +28,7 @@ _EVAL_ID, _TASK, _MODEL, _STATUS = "inspect_eval_id", "inspect_task", "inspect_m
 """Inputs of a file that name its log, the log's own names of task and model, and how the evaluation ended."""
 _MOST_MEMBERS = 300_000
 """Members of archives whose places are kept from the first look at a log until it is imported."""
+_NEXT = timedelta(microseconds=1)
 _TABLES = ("prompts", "responses", "scores", "metrics")
 """The tables with a file for each log. `metrics` is written last, since it makes the result visible."""
 
@@ -45,12 +47,15 @@ class ImportedLog:
     problem: str | None = None
     """Why the log could not be imported."""
     warnings: Sequence[str] = ()
+    replaced: Sequence[Path] = ()
+    """Files of what was imported of the log before, for `publish_imported` to delete."""
 
 
 def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ()) -> Iterator[ImportedLog]:
     """Import logs into the lake, the oldest first. A log that fails does not affect the others. The catalog is not published.
 
-    A log that was imported before, and has not grown since, is known. One that has grown replaces what was imported of it.
+    A log that was imported before, and has not grown since, is known. One that has grown replaces what was imported of it, as a result
+    of its own: a microsecond later, so that a gate judges it. `publish_imported` deletes what it replaces.
 
     Args:
         lake: The lake.
@@ -84,6 +89,21 @@ def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ())
                 yield ImportedLog(path=path, state="failed", log=log, problem=_problem(path, error))
 
 
+def publish_imported(lake: Lake, found: Sequence[ImportedLog]) -> list[str]:
+    """Publish imported logs, and then delete the files that they replace. Returns the messages of `publish`.
+
+    Raises:
+        LakeError: No catalog can be made from the files.
+    """
+    replaced = [path for each in found for path in each.replaced]
+    if replaced:
+        with lake.lock("catalog"):
+            publish_locked(lake, archiving=not lake.is_trial, without=replaced)
+            for path in replaced:
+                lake.delete(path)
+    return publish(lake)
+
+
 def _problem(path: Path, error: Exception) -> str:
     return f"found {path}, {error}" if isinstance(error, DataError) else f"{path} cannot be read: {error}"
 
@@ -112,7 +132,8 @@ def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str
         fingerprint = stable_hash([content, code_version(read_samples)])
         before = _files_of(lake, log)
         if any(table == "metrics" and info.fingerprint == fingerprint for table, _, info in before):
-            return ImportedLog(path=path, state="known", log=log)
+            older = [old for _, old, info in before if info.fingerprint != fingerprint]  # of an import that ended before it deleted them
+            return ImportedLog(path=path, state="known", log=log, replaced=older)
         if not members:
             raise DataError(f"a log without a sample (status {log.status}); expected one at least")
         read = read_samples(path, archive, log, processes, lake.home, stack)
@@ -120,10 +141,11 @@ def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str
             raise DataError(f"a log of which no sample can be read: {read.unread[0]}")
         if not read.metrics:
             raise DataError("a log without a scorer, so that there is nothing to show of it; score it by `inspect score` first")
-        for _, old, _ in before:  # of an import that ended early, or when the log was shorter
-            lake.delete(old)
-        _Writer(lake, read, fingerprint).write()
-    return ImportedLog(path=path, state="imported", log=log, answers=read.answers, errors=read.errors, warnings=_warnings(read))
+        older = [old for _, old, _ in before]  # of an import that ended early, or when the log was shorter
+        _Writer(lake, read, fingerprint, older).write()
+    return ImportedLog(
+        path=path, state="imported", log=log, answers=read.answers, errors=read.errors, warnings=_warnings(read), replaced=older
+    )
 
 
 def _warnings(read: ReadLog) -> list[str]:
@@ -149,18 +171,27 @@ def _files_of(lake: Lake, log: Log) -> list[tuple[str, Path, FileInfo]]:
     return found
 
 
+def _free(time: datetime, times: Collection[datetime]) -> datetime:
+    """The first time that no other result has, from this one on."""
+    while time in times:
+        time += _NEXT
+    return time
+
+
+def _written(time: datetime) -> str:
+    return time.isoformat(timespec="microseconds")
+
+
 class _Writer:
     """Writes the tables of a log."""
 
-    def __init__(self, lake: Lake, read: ReadLog, fingerprint: str) -> None:
+    def __init__(self, lake: Lake, read: ReadLog, fingerprint: str, older: Sequence[Path]) -> None:
+        """Take a log, and the files that were made of it before: its result gets a later time than they have."""
         self._lake, self._read, self._fingerprint = lake, read, fingerprint
         log = read.log
         self._log = log
         times = {time_of(path) for path in lake.files(lake.folder("metrics", log.eval, log.model))}
-        time = log.time
-        while time in times:
-            time += timedelta(microseconds=1)
-        self._time = time
+        self._time = _free(max([log.time, *(time_of(path) + _NEXT for path in older)]), times)
         self._inputs = {
             "dataset_snapshot": read.versions["samples"],
             _EVAL_ID: log.eval_id,
@@ -171,11 +202,13 @@ class _Writer:
 
     def write(self) -> None:
         read, log, versions = self._read, self._log, self._read.versions
-        current = [file.info for file in self._lake.history("samples", log.eval) if time_of(file.path) <= self._time]
+        known = self._lake.history("samples", log.eval)
+        current = [file.info for file in known if time_of(file.path) <= self._time]
         if not current or current[-1].version != versions["samples"]:
+            time = _free(self._time, {time_of(file.path) for file in known})  # other models may be asked at the same time
             found = read.tables["samples"].rows(dataset_version=versions["samples"])
             counts = {"rows": read.samples, "samples": read.samples, "subjects": 1}
-            info = replace(self._info(versions["samples"], counts), inputs={"dataset": log.dataset})
+            info = replace(self._info(versions["samples"], counts), inputs={"dataset": log.dataset}, materialized_at=_written(time))
             self._lake.write("samples", found, eval_name=log.eval, info=info)
         prompts = self._write("prompts", {"prompts": read.answers}, prompt_version=versions["prompts"])
         self._inputs |= {"rendered_prompts": versions["prompts"], "model": log.model_version, "model_content": log.model_content}
@@ -204,7 +237,7 @@ class _Writer:
             fingerprint=self._fingerprint,
             version=version,
             run_id=f"import-{self._log.eval_id}",
-            materialized_at=self._time.isoformat(timespec="microseconds"),
+            materialized_at=_written(self._time),
             inputs=dict(self._inputs),
             counts=counts,
             made_of={"log": self._fingerprint},

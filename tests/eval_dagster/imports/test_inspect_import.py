@@ -10,12 +10,15 @@ from commands import run_command
 from inspect_logs import DEFLATE, STORED, ZSTANDARD, ToolUse, log_header, log_sample, write_archive, write_log
 
 from eval_dagster.errors import UsageError
+from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.results import write_result
 from eval_dagster.imports import inspect_reading
-from eval_dagster.imports.importing import ImportedLog, import_logs
+from eval_dagster.imports.importing import ImportedLog, import_logs, publish_imported
 from eval_dagster.imports.inspect_archive import log_files
 from eval_dagster.lake.catalog.catalog import read_rows
-from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
+from eval_dagster.project import Project
+from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import history
 
@@ -24,7 +27,7 @@ Rows = list[dict[str, Any]]
 
 def _imported(lake: Lake, *paths: Path, taken: tuple[str, ...] = ()) -> list[ImportedLog]:
     found = list(import_logs(lake, paths, taken=taken))
-    publish(lake)
+    publish_imported(lake, found)
     return found
 
 
@@ -190,7 +193,52 @@ def test_an_evaluation_that_was_killed_is_imported_and_replaced_when_it_has_ende
     write_log(path, log_header(asked=4), samples)
     [found] = _imported(lake, path)
     assert (found.state, found.answers, found.warnings) == ("imported", 4, [])
+    [metric] = _rows(lake, "metrics_history")
+    assert metric["n"] == 4
+    assert metric["materialized_at"].isoformat() == "2026-03-01T02:00:00.000001+00:00"  # no gate takes it for the result before
+    assert _rows(lake, "select count(*) as n from samples") == [{"n": 4}]
+    assert len([file for file in _files(lake) if "metrics" in file.parts]) == 1
+    write_log(path, log_header(asked=4, status="error"), samples)
+    _imported(lake, path)
+    assert [row["materialized_at"].microsecond for row in _rows(lake, "metrics_history")] == [2]
+
+
+def test_a_result_is_replaced_after_the_new_one_is_published(lake: Lake, tmp_path: Path) -> None:
+    samples = [log_sample(i, "x", scores={"match": "C"}) for i in range(4)]
+    path = write_log(tmp_path / "one.eval", log_header(), samples[:3], is_ended=False)
+    _imported(lake, path)
+    old = _files(lake)
+    write_log(path, log_header(), samples)
+    [found] = import_logs(lake, [path])  # and is killed before it publishes
+    assert old <= _files(lake)
+    assert set(found.replaced) == {file for file in old if "samples" not in file.parts}
+    [again] = _imported(lake, path)
+    assert (again.state, set(again.replaced)) == ("known", set(found.replaced))
+    assert not _files(lake) & set(found.replaced)
     assert [row["n"] for row in _rows(lake, "metrics_history")] == [4]
+
+
+def test_a_gate_judges_a_log_again_when_it_has_ended(tmp_path: Path) -> None:
+    suite = "suites:\n  nightly: {evals: [addition], models: [mock_m]}\n"
+    imported = "models:\n  mock_m: {backend: imported}\nevals:\n  addition: {task: imported}\n"
+    (tmp_path / "evals.yaml").write_text(imported + suite)
+    lake = Lake(tmp_path / "home")
+
+    def judged(log: Path) -> Regression:
+        [found] = _imported(lake, log)
+        assert found.state == "imported"
+        result = judge(Project.open(config_path=tmp_path / "evals.yaml", home=lake.home, tasks={}), "nightly", run_id="gate")
+        write_result(lake, result)
+        return result.regressions[0]
+
+    assert judged(_night(tmp_path, 1, 80)).is_passed
+    assert judged(_night(tmp_path, 2, 79)).is_passed
+    header = log_header(created="2026-03-03T02:00:00+01:00")
+    right, left = ([log_sample(i, "x", scores={"match": "C" if i < most else "I"}) for i in range(100)] for most in (100, 45))
+    unfinished = judged(write_log(tmp_path / "3.eval", header, right[:99], is_ended=False))
+    assert (unfinished.is_passed, unfinished.value) == (True, 1.0), unfinished.reason
+    ended = judged(write_log(tmp_path / "3.eval", header, left))  # another scorer has scored it anew
+    assert (ended.verdict, ended.value, ended.baseline_value) == (Verdict.REGRESSED, 0.45, 0.79), ended.reason
 
 
 def test_one_damaged_log_or_sample_does_not_affect_the_others(lake: Lake, tmp_path: Path) -> None:
