@@ -57,7 +57,7 @@ def import_inspect(
             if each.log is not None
         ]
         print_table("Imported logs", _COLUMNS, rows)
-    for each in new:
+    for each in found:
         for warning in each.warnings:
             say(errors, "warning", f"{each.path}: {warning}", style="yellow")
     for problem in failed:

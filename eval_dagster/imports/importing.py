@@ -51,9 +51,35 @@ class ImportedLog:
     """Files of what was imported of the log before, for `publish_imported` to delete."""
 
 
+@dataclass(frozen=True)
+class _State:
+    """A file with a log, which other files may have in other states."""
+
+    path: Path
+    log: Log
+    samples: int
+    changed: float
+    """When the file was written, in seconds of Unix time."""
+
+    @property
+    def order(self) -> tuple[bool, int, int, float]:
+        """Sorts the states of a log: an ended one is later, then one with more samples, with more scorers, or written later."""
+        return (*_progress(self.log.status, self.samples), len(self.log.scorers), self.changed)
+
+    def differs(self, other: "_State") -> bool:
+        """Whether it may not be the same as another one, byte by byte."""
+        return self.order[:-1] != other.order[:-1] or self.path.stat().st_size != other.path.stat().st_size
+
+
+def _progress(status: str, samples: float) -> tuple[bool, int]:
+    """Sorts the states of a log by what it tells of itself."""
+    return status != "started", int(samples)
+
+
 def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ()) -> Iterator[ImportedLog]:
     """Import logs into the lake, the oldest first. A log that fails does not affect the others. The catalog is not published.
 
+    Of several states of one log, such as a copy from before it ended or before it was scored anew, the latest is imported.
     A log that was imported before, and has not grown since, is known. One that has grown replaces what was imported of it, as a result
     of its own: a microsecond later, so that a gate judges it. `publish_imported` deletes what it replaces.
 
@@ -68,20 +94,27 @@ def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ())
     """
     for name in ("zstandard", "msgspec"):
         required(name)
-    logs: list[tuple[Path, Log]] = []
+    logs: dict[str, list[_State]] = {}
     directories: dict[Path, Mapping[str, Member]] = {}
     for path in paths:
         try:
             with path.open("rb") as file:
                 archive = Archive(file)
-                logs.append((path, replace(read_log(archive), sample_ids=())))
+                state = _State(path, replace(read_log(archive), sample_ids=()), len(archive.samples()), path.stat().st_mtime)
+                logs.setdefault(state.log.eval_id, []).append(state)
                 if len(archive.members) + sum(map(len, directories.values())) <= _MOST_MEMBERS:
                     directories[path] = archive.members
         except (DataError, OSError) as error:
             yield ImportedLog(path=path, state="failed", problem=_problem(path, error))
+    newest = [max(states, key=lambda each: each.order) for states in logs.values()]
+    for chosen in newest:
+        for each in logs[chosen.log.eval_id]:
+            if each is not chosen:
+                older = (f"left out, since it is a copy of {chosen.path} or an older state of it",)
+                yield ImportedLog(path=each.path, state="known", log=each.log, warnings=older if each.differs(chosen) else ())
     lake.begin()
     with lake.lock("import"), Processes() as processes:
-        for path, log in sorted(logs, key=lambda each: (each[1].time, each[0])):
+        for path, log in sorted(((each.path, each.log) for each in newest), key=lambda each: (each[1].time, each[0])):
             try:
                 _require_names(lake, log, taken)
                 yield _import(lake, path, processes, directories.pop(path, None))
@@ -134,6 +167,9 @@ def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str
         if any(table == "metrics" and info.fingerprint == fingerprint for table, _, info in before):
             older = [old for _, old, info in before if info.fingerprint != fingerprint]  # of an import that ended before it deleted them
             return ImportedLog(path=path, state="known", log=log, replaced=older)
+        had = [_progress(info.inputs[_STATUS], info.counts["samples"]) for table, _, info in before if table == "metrics"]
+        if had and _progress(log.status, len(members)) < max(had):
+            return ImportedLog(path=path, state="known", log=log, warnings=("left out, since a later state of it was imported before",))
         if not members:
             raise DataError(f"a log without a sample (status {log.status}); expected one at least")
         read = read_samples(path, archive, log, processes, lake.home, stack)

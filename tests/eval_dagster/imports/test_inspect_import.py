@@ -1,6 +1,7 @@
 """Logs of inspect_ai in the lake, read from small files in its format that the tests write themselves."""
 
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,23 @@ def test_a_gate_judges_a_log_again_when_it_has_ended(tmp_path: Path) -> None:
     assert (unfinished.is_passed, unfinished.value) == (True, 1.0), unfinished.reason
     ended = judged(write_log(tmp_path / "3.eval", header, left))  # another scorer has scored it anew
     assert (ended.verdict, ended.value, ended.baseline_value) == (Verdict.REGRESSED, 0.45, 0.79), ended.reason
+
+
+def test_the_latest_of_several_states_of_a_log_is_imported_once(lake: Lake, tmp_path: Path) -> None:
+    samples = [log_sample(i, "x", scores={"match": "C"}) for i in range(4)]
+    ended = write_log(tmp_path / "a.eval", log_header(), samples)
+    killed = write_log(tmp_path / "backup" / "a.eval", log_header(), samples[:3], is_ended=False)
+    scored = write_log(tmp_path / "a-scored.eval", log_header(), [log_sample(i, "x", scores={"match": "I"}) for i in range(4)])
+    os.utime(ended, (1000, 1000))
+    found = {each.path: each for each in _imported(lake, ended, killed, scored)}
+    assert {path: each.state for path, each in found.items()} == {scored: "imported", ended: "known", killed: "known"}
+    assert str(scored) in found[killed].warnings[0]
+    before = _files(lake)
+    assert {each.state for each in _imported(lake, ended, killed, scored)} == {"known"}
+    [alone] = _imported(lake, killed)
+    assert (alone.state, "later state" in alone.warnings[0]) == ("known", True)
+    assert _files(lake) == before
+    assert [(row["n"], row["value"]) for row in _rows(lake, "metrics_history")] == [(4, 0.0)]
 
 
 def test_one_damaged_log_or_sample_does_not_affect_the_others(lake: Lake, tmp_path: Path) -> None:
