@@ -3,7 +3,7 @@
 from typing import Any
 
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.format.parquet_files import parquet_files, read_few_rows
+from eval_dagster.lake.format.parquet_files import read_few_rows
 from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.recorded import RecordedMetric, recorded_task
@@ -14,9 +14,9 @@ _UNKNOWN = "score"
 
 def imported_task(lake: Lake, eval_name: str) -> type[BaseTask[Any]]:
     """The task of an eval. Its headline is the metric that the leaderboard shows. Raises `LakeError` if a newest result is damaged."""
-    folder, rows = lake.folder("metrics", eval_name), list[MetricRow]()
-    for path in sorted(folder.glob("model=*")):
-        rows += [row for file in parquet_files(path)[-1:] for row in read_few_rows(file) if row["subject"] is None]
+    rows: list[MetricRow] = [
+        row for file in lake.newest_files("metrics", eval_name) for row in read_few_rows(file) if row["subject"] is None
+    ]
     found: dict[str, RecordedMetric] = {}
     for row in sorted(rows, key=lambda row: not row["is_headline"]):
         name, full = row["metric"].partition("/")[0], row["metric"]

@@ -24,8 +24,10 @@ from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.recorded import RecordedMetric, recorded_task
 from eval_dagster.versions.hashes import code_version, stable_hash
 
-_EVAL_ID, _TASK, _MODEL, _STATUS = "inspect_eval_id", "inspect_task", "inspect_model", "inspect_status"
-"""Inputs of a file that name its log, the log's own names of task and model, and how the evaluation ended."""
+_EVAL_ID, _TASK, _ARGUMENTS = "inspect_eval_id", "inspect_task", "inspect_arguments"
+"""Inputs of a file that name its log, and the log's own name of the task with its arguments."""
+_MODEL, _STATUS = "inspect_model", "inspect_status"
+"""Inputs of a file with the log's own name of the model, and how the evaluation ended."""
 _MOST_MEMBERS = 300_000
 """Members of archives whose places are kept from the first look at a log until it is imported."""
 _NEXT = timedelta(microseconds=1)
@@ -114,9 +116,10 @@ def import_logs(lake: Lake, paths: Sequence[Path], *, taken: Sequence[str] = ())
                 yield ImportedLog(path=each.path, state="known", log=each.log, warnings=older if each.differs(chosen) else ())
     lake.begin()
     with lake.lock("import"), Processes() as processes:
+        names = _Names(lake, taken)
         for path, log in sorted(((each.path, each.log) for each in newest), key=lambda each: (each[1].time, each[0])):
             try:
-                _require_names(lake, log, taken)
+                names.take(log)
                 yield _import(lake, path, processes, directories.pop(path, None))
             except (DataError, OSError) as error:
                 yield ImportedLog(path=path, state="failed", log=log, problem=_problem(path, error))
@@ -141,19 +144,40 @@ def _problem(path: Path, error: Exception) -> str:
     return f"found {path}, {error}" if isinstance(error, DataError) else f"{path} cannot be read: {error}"
 
 
-def _require_names(lake: Lake, log: Log, taken: Sequence[str]) -> None:
-    """Raise `DataError` if the name of the eval or of the model stands for something else here."""
-    if log.eval in taken:
-        raise DataError(
-            f"a log of the task {log.task}; evals.yaml has an eval {log.eval!r} that is evaluated here. Rename it in evals.yaml, since "
-            "results of both would be one history"
-        )
-    current = lake.current("metrics", log.eval, log.model)
-    for what, name, given in (("task", _TASK, log.task), ("model", _MODEL, log.model_name)):
-        known = current and current.info.inputs.get(name)
-        if current is not None and known != given:
-            other = f"the {what} {known}" if known else "results that were computed here"
-            raise DataError(f"a log of the {what} {given}; {log.eval} on {log.model} has {other} in the lake already")
+class _Names:
+    """The tasks and models that names of evals and models stand for in the lake."""
+
+    def __init__(self, lake: Lake, taken: Sequence[str]) -> None:
+        """Read the newest result of each eval and model. `taken` are evals that no log can have."""
+        self._taken = taken
+        self._tasks: dict[str, str | None] = {}
+        self._models: dict[str, str] = {}
+        for path in lake.newest_files("metrics"):
+            with suppress(LakeError):  # a damaged file is reported when the catalog is published
+                inputs = lake.info(path).inputs
+                name, model = (folder.name.partition("=")[2] for folder in (path.parent.parent, path.parent))
+                self._tasks[name] = _asked_task(inputs[_TASK], inputs.get(_ARGUMENTS)) if _TASK in inputs else None
+                if _MODEL in inputs:
+                    self._models[model] = inputs[_MODEL]
+
+    def take(self, log: Log) -> None:
+        """Note what the names of a log stand for. Raises `DataError` if one stands for something else here."""
+        if log.eval in self._taken:
+            raise DataError(
+                f"a log of the task {log.task}; evals.yaml has an eval {log.eval!r} that is evaluated here. Rename it in evals.yaml, "
+                "since results of both would be one history"
+            )
+        task = _asked_task(log.task, log.arguments)
+        if (known := self._tasks.get(log.eval, task)) != task:
+            other = f"of the task {known}" if known else "that were computed here"
+            raise DataError(f"a log of the task {task}; the eval {log.eval} has results {other} already")
+        if (other := self._models.get(log.model, log.model_name)) != log.model_name:
+            raise DataError(f"a log of the model {log.model_name}; the model {log.model} has results of the model {other} already")
+        self._tasks[log.eval], self._models[log.model] = task, log.model_name
+
+
+def _asked_task(task: str, arguments: str | None) -> str:
+    return task if arguments in (None, "{}") else f"{task} with {arguments}"
 
 
 def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str, Member] | None) -> ImportedLog:
@@ -178,7 +202,10 @@ def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str
         if not read.metrics:
             raise DataError("a log without a scorer, so that there is nothing to show of it; score it by `inspect score` first")
         older = [old for _, old, _ in before]  # of an import that ended early, or when the log was shorter
-        _Writer(lake, read, fingerprint, older).write()
+        try:
+            _Writer(lake, read, fingerprint, older).write()
+        except OSError as error:
+            raise LakeError(f"the lake {lake.root} cannot be written: {error}") from error
     return ImportedLog(
         path=path, state="imported", log=log, answers=read.answers, errors=read.errors, warnings=_warnings(read), replaced=older
     )
@@ -232,6 +259,7 @@ class _Writer:
             "dataset_snapshot": read.versions["samples"],
             _EVAL_ID: log.eval_id,
             _TASK: log.task,
+            _ARGUMENTS: log.arguments,
             _MODEL: log.model_name,
             _STATUS: log.status,
         }

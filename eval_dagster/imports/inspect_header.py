@@ -11,6 +11,7 @@ import msgspec
 
 from eval_dagster.errors import DataError
 from eval_dagster.imports.inspect_archive import Archive
+from eval_dagster.imports.inspect_json import decoded
 from eval_dagster.records import GenerationSettings, settings_fields
 from eval_dagster.texts.visible_text import storable
 from eval_dagster.versions.hashes import stable_hash, text_hash
@@ -20,6 +21,7 @@ _Json: TypeAlias = Any
 _HEADER, _START = "header.json", "_journal/start.json"
 _MOST = 100
 """Most characters of a name."""
+_FIRST_YEAR = 1970
 _FORMAT = 2
 """The newest version of the format that is known."""
 
@@ -90,6 +92,9 @@ class _Header(msgspec.Struct):
     error: _Error | None = None
 
 
+_decoder = msgspec.json.Decoder(_Header)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Log:
     """A log, as its header describes it."""
@@ -98,6 +103,8 @@ class Log:
     """Identifies the log."""
     task: str
     """The task's name, with the package that has it."""
+    arguments: str
+    """The arguments that were passed to the task, as JSON."""
     model_name: str
     """The model's name in the log."""
     eval: str
@@ -132,31 +139,39 @@ class Log:
 
 
 def read_log(archive: Archive) -> Log:
-    """The description of a log, also of one that has not ended. Raises `DataError` if the archive has none."""
+    """The description of a log, also of one that has not ended. Raises `DataError` if the archive has none, or an odd one."""
     name = _HEADER if _HEADER in archive.members else _START
     if name not in archive.members:
         raise DataError(f"which has neither {_HEADER} nor {_START}; expected a log of inspect_ai")
     try:
-        header = msgspec.json.decode(archive.read(archive.members[name]), type=_Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"the member {name} is not the header of a log of inspect_ai: {error}") from error
+        header = decoded(_decoder, archive.read(archive.members[name]), "the header of a log of inspect_ai")
+    except DataError as error:
+        raise DataError(f"a log whose member {name} {error}") from error
     if header.version > _FORMAT:
         raise DataError(f"found a log of the format {header.version}; expected at most {_FORMAT}, which this release can read")
-    made, config = header.eval, {**header.eval.model_generate_config, **header.plan.config}
     try:
-        created = datetime.fromisoformat(made.created)
-    except ValueError as error:
-        raise DataError(f"the member {name} has the time {made.created!r}; expected one such as 2026-01-31T02:00:00+00:00") from error
+        return _log(header)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"a log whose member {name} has a value of another form than inspect_ai writes: {error}") from error
+
+
+def _log(header: _Header) -> Log:
+    made, config = header.eval, {**header.eval.model_generate_config, **header.plan.config}
+    created = datetime.fromisoformat(made.created)
+    created = created.astimezone(UTC) if created.tzinfo else created.replace(tzinfo=UTC)
+    if created.year < _FIRST_YEAR:
+        raise ValueError(f"its evaluation began in the year {created.year}")
     content = [made.model, made.model_args]
     samples, epochs = made.dataset.samples, made.config.epochs or 1
     headline = header.results.headline if header.results else None
     return Log(
         eval_id=made.eval_id or stable_hash([made.run_id, made.task_id, made.task, made.model, made.created]),
         task=made.task,
+        arguments=json.dumps(dict(made.task_args_passed), sort_keys=True),
         model_name=made.model,
         eval=_eval_name(made.task, made.task_args_passed),
         model=plain_name(made.model),
-        time=created.astimezone(UTC) if created.tzinfo else created.replace(tzinfo=UTC),
+        time=created,
         status=header.status,
         error=None if header.error is None else storable(header.error.message),
         asked=None if samples is None else samples * epochs,
@@ -180,8 +195,18 @@ def plain_name(name: str) -> str:
 
 def _eval_name(task: str, args: Mapping[str, _Json]) -> str:
     """The task's name without its package. Arguments that were passed make another eval: `arc.challenge-true`."""
-    texts = [f"{key}-{value if isinstance(value, str) else json.dumps(value, sort_keys=True)}" for key, value in sorted(args.items())]
+    texts = [f"{key}-{_argument(value)}" for key, value in sorted(args.items())]
     return plain_name(".".join([task.rpartition("/")[2], *texts]))
+
+
+def _argument(value: _Json) -> str:
+    """The text of an argument. The text of a number or of another value, such as `"true"`, keeps its quotation marks."""
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except ValueError:
+            return value
+    return json.dumps(value, sort_keys=True)
 
 
 def _metric(headline: _Headline) -> str:
@@ -190,12 +215,11 @@ def _metric(headline: _Headline) -> str:
 
 
 def _settings(config: Mapping[str, _Json]) -> GenerationSettings:
-    stops = config.get("stop_seqs") or ()
+    stops, whole = config.get("stop_seqs") or (), {name: config.get(name) for name in ("max_tokens", "top_k")}
     return GenerationSettings(
-        max_tokens=config.get("max_tokens"),
+        **{name: None if value is None else int(value) for name, value in whole.items()},
         stop_sequences=tuple(map(str, stops)),
         temperature=float(config.get("temperature") or 0.0),
-        top_k=config.get("top_k"),
-        top_p=config.get("top_p"),
+        top_p=None if config.get("top_p") is None else float(config["top_p"]),
         seed=int(config.get("seed") or 0),
     )

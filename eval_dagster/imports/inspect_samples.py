@@ -1,14 +1,12 @@
 """The samples of a log of inspect_ai, as far as they are used. What no field names is skipped while JSON is read."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from eval_dagster.errors import DataError
-from eval_dagster.texts.visible_text import storable
+from eval_dagster.imports.inspect_json import decoded
 
 _ATTACHMENT = "attachment://"
 _LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
@@ -139,24 +137,7 @@ _input_decoder = msgspec.json.Decoder(str | list[LogMessage])
 
 def read_sample(content: bytes) -> LogSample:
     """The sample of a member of a log. Raises `DataError` if it is not one."""
-    try:
-        return _decoder.decode(content)
-    except msgspec.DecodeError:
-        pass
-    try:  # NaN, infinity and halves of characters, which JSON has not, are in some logs
-        return _decoder.decode(msgspec.json.encode(_plain(json.loads(content))))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"is not a sample of inspect_ai: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {storable(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return storable(value) if isinstance(value, str) else value
+    return decoded(_decoder, content, "a sample of inspect_ai")
 
 
 def input_of(sample: LogSample) -> str | list[LogMessage]:

@@ -3,6 +3,7 @@
 import io
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -10,6 +11,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.ipc
 
+from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.parquet_files import TableParts
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.stages.stage_table import with_constants
@@ -35,15 +37,17 @@ class SpooledTable:
     """A table of the lake in a file without a name, so that a killed process leaves nothing."""
 
     def __init__(self, table: str, folder: Path) -> None:
-        """Begin with no row, in a folder on a disk with space for the table."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._schema = TABLES[table]
-        self._file: IO[bytes] = TemporaryFile(dir=folder)  # noqa: SIM115
+        """Begin with no row, in a folder on a disk with space for the table. Raises `LakeError` if it cannot be written to."""
+        self._schema, self._folder = TABLES[table], folder
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = TemporaryFile(dir=folder)  # noqa: SIM115
         self._sizes: list[int] = []
 
     def add(self, content: bytes) -> None:
-        """Add rows, as `packed` gives them."""
-        self._file.write(content)
+        """Add rows, as `packed` gives them. Raises `LakeError` if they cannot be written."""
+        with self._writing():
+            self._file.write(content)
         self._sizes.append(len(content))
 
     def rows(self, **constants: str) -> TableParts:
@@ -59,6 +63,13 @@ class SpooledTable:
                 yield self._schema.empty_table()
 
         return TableParts(schema=self._schema, read=read)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LakeError(f"{self._folder} cannot be written to: {error}") from error
 
     def close(self) -> None:
         """Delete the rows."""

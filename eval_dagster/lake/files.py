@@ -163,6 +163,14 @@ class Lake:
             self.mirror.pull([self.mirror.name(folder)])
         return parquet_files(folder)
 
+    def newest_files(self, table: str, name: str | None = None) -> list[Path]:
+        """The newest file of each partition of a table, or of an eval or a suite in it, sorted."""
+        folder = self.root / table if name is None else self.folder(table, name)
+        if self.mirror is not None:
+            self.mirror.pull([self.mirror.name(folder)], newest_of=[table])
+        newest = ((Path(parent), max(filter(is_name, names), default=None)) for parent, _, names in os.walk(folder))
+        return sorted(parent / file for parent, file in newest if file is not None)
+
     def readable_files(self, folder: Path) -> list[Path]:
         """The files in a folder, like `files`. Empty if it cannot be listed; `publish` reports that."""
         try:

@@ -10,14 +10,16 @@ import pytest
 from commands import run_command
 from inspect_logs import DEFLATE, STORED, ZSTANDARD, ToolUse, log_header, log_sample, write_archive, write_log
 
-from eval_dagster.errors import UsageError
+from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
-from eval_dagster.imports import inspect_reading
+from eval_dagster.imported_tasks import imported_task
+from eval_dagster.imports import inspect_reading, spooled_tables
 from eval_dagster.imports.importing import ImportedLog, import_logs, publish_imported
 from eval_dagster.imports.inspect_archive import log_files
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.remote.mirror import mirror_lake
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.results.comparison import compare_points
@@ -119,6 +121,45 @@ def test_values_of_all_kinds_become_numbers_or_reasons_and_never_zeros(lake: Lak
     assert {row["sample_name"]: row["error"] for row in _rows(lake, "from responses where error is not null")} == {
         "99": "RuntimeError('the sandbox broke')"
     }
+
+
+def test_a_header_with_numbers_that_json_has_not_is_read(lake: Lake, tmp_path: Path) -> None:
+    headline = {"scorer": "match", "score": "match", "value": float("nan"), "best": float("inf")}
+    path = write_log(tmp_path / "one.eval", log_header(headline=headline), [log_sample(1, "x", scores={"match": float("nan")})])
+    [found] = _imported(lake, path)
+    assert (found.state, found.answers, found.errors) == ("imported", 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "created"),
+    [
+        ({"temperature": "hot"}, "2026-03-01T00:00:00Z"),
+        ({"seed": "abc"}, "2026-03-01T00:00:00Z"),
+        ({"max_tokens": [1]}, "2026-03-01T00:00:00Z"),
+        ({}, "0001-01-01T00:00:00+05:00"),
+        ({}, "0001-01-01T00:00:00"),
+        ({}, "yesterday"),
+    ],
+)
+def test_an_odd_header_does_not_affect_other_logs(lake: Lake, tmp_path: Path, config: dict[str, Any], created: str) -> None:
+    header = log_header(created=created)
+    header["plan"]["config"] = config
+    odd = write_log(tmp_path / "odd.eval", header, [log_sample(1, "x", scores={"match": "C"})])
+    found = {each.path: each for each in _imported(lake, odd, _night(tmp_path, 1, 50))}
+    assert [each.state for each in found.values()] == ["failed", "imported"]
+    assert "header.json" in str(found[odd].problem)
+
+
+def test_a_lake_that_cannot_be_written_is_no_fault_of_the_log(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    path = _night(tmp_path, 1, 50)
+    for owner, name in ((Lake, "write"), (spooled_tables, "TemporaryFile")):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, full)
+            with pytest.raises(LakeError, match=r"written.*No space left"):
+                list(import_logs(lake, [path]))
 
 
 def test_dictionaries_and_lists_of_scores_are_metrics_of_their_own(lake: Lake, tmp_path: Path) -> None:
@@ -303,6 +344,40 @@ def test_names_that_stand_for_something_else_are_refused(lake: Lake, tmp_path: P
     [model] = _imported(lake, _night(tmp_path, 3, 50, model="mock_m"))
     assert model.state == "failed"
     assert "mock/m" in str(model.problem)
+
+
+def test_a_name_stands_for_one_thing_on_all_models_and_evals(lake: Lake, tmp_path: Path) -> None:
+    sample = [log_sample(1, "x", scores={"match": "C"})]
+    named: list[tuple[str, str, dict[str, object]]] = [
+        ("pkga/addition", "m/one", {}),
+        ("pkgb/addition", "m/two", {}),
+        ("other", "m_one", {}),
+        ("other", "m/two", {"x": True}),
+        ("other", "m/two", {"x": "true"}),
+        ("other", "m/two", {"x": "a b"}),
+        ("other", "m/three", {"x": "a_b"}),
+    ]
+    logs = [
+        write_log(tmp_path / f"{number}.eval", log_header(task=task, model=model, args=args, eval_id=f"log {number}"), sample)
+        for number, (task, model, args) in enumerate(named)
+    ]
+    found = {each.path: each for each in _imported(lake, *logs)}
+    assert [found[log].state for log in logs] == ["imported", "failed", "failed", "imported", "imported", "imported", "failed"]
+    assert "pkgb/addition; the eval addition has results of the task pkga/addition" in str(found[logs[1]].problem)
+    assert "m/one" in str(found[logs[2]].problem)
+    names = [row["eval"] for row in _rows(lake, "from metrics order by eval")]
+    assert names == ["addition", "other.x-_true_", "other.x-a_b", "other.x-true"]
+    again = {each.path: each for each in _imported(lake, *logs[1:3])}
+    assert [each.state for each in again.values()] == ["failed", "failed"]
+
+
+def test_another_machine_with_the_lake_knows_the_metrics(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    for name in ("here", "there"):
+        mirror_lake(tmp_path / name / "lake", f"file://{tmp_path / 'store'}")
+    here, there = Lake(tmp_path / "here"), Lake(tmp_path / "there")
+    _imported(here, _night(tmp_path, 1, 50))
+    assert [metric.NAME for metric in imported_task(there, "addition").METRICS] == ["match"]
 
 
 def test_large_logs_are_read_by_several_processes_with_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
