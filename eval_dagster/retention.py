@@ -22,7 +22,7 @@ from eval_dagster.gate.standings import Baseline, Standings
 from eval_dagster.lake.catalog.archives import archive, archive_path, archived, day_of, files_named_by
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
 from eval_dagster.lake.catalog.scanning import IndexedLake
-from eval_dagster.lake.files import Lake, catalog_path, trial_lake
+from eval_dagster.lake.files import LOG_CONTENT, Lake, catalog_path, trial_lake
 from eval_dagster.lake.format.parquet_files import FileInfo, parquet_files, read_rows, time_of
 from eval_dagster.lake.tables.schemas import SUITE_TABLES
 from eval_dagster.project import Project
@@ -289,7 +289,7 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
     project.lake.begin()
     versions = _configured_versions(project)
     lake, trials = project.lake, trial_lake(project.lake)
-    with lake.lock("catalog"), trials.lock("catalog"):
+    with lake.lock("import"), lake.lock("catalog"), trials.lock("catalog"):  # files of an import are old before they are complete
         if policy.keeps_catalogs:
             archive(catalog_path(lake))
         found = _plan(project, policy, versions, now or datetime.now(UTC))
@@ -297,10 +297,23 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
         publish_locked(lake, archiving=False, without=going)
         if catalog_path(trials).exists():
             publish_locked(trials, archiving=False, without=going)
+        _note_logs(lake, found.files)
         for each in found.files:
             _delete(lake, each)
     publish(lake)
     return found
+
+
+def _note_logs(lake: Lake, files: Sequence[Prunable]) -> None:
+    """Note the logs whose results are about to be deleted, since another import would bring them back."""
+    logs: list[str] = []
+    for each in files:
+        if each.what == "metrics":
+            with suppress(LakeError):
+                logs += [content for name, content in lake.info(each.path).inputs.items() if name == LOG_CONTENT]
+    if logs:
+        with lake.deleted_logs.open("a", encoding="utf-8") as file:
+            file.writelines(f"{each}\n" for each in logs)
 
 
 def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime) -> Pruning:

@@ -62,8 +62,9 @@ def import_inspect(
             say(errors, "warning", f"{each.path}: {warning}", style="yellow")
     for problem in failed:
         say(errors, "failed", problem, style="red")
-    known = sum(each.state == "known" for each in found)
-    out.print(f"{counted(len(new), 'log')} imported, {known} known before, {len(failed)} failed", soft_wrap=True)
+    known, deleted = (sum(each.state == state for each in found) for state in ("known", "deleted"))
+    of_gc = f"{deleted} left out, since gc has deleted their results, " if deleted else ""
+    out.print(f"{counted(len(new), 'log')} imported, {known} known before, {of_gc}{len(failed)} failed", soft_wrap=True)
     if new:
         print_next(("leaderboard", "the newest result of each eval and model"), ("view", "all results, with each conversation"))
     if failed:
@@ -72,7 +73,7 @@ def import_inspect(
 
 def _add_entries(project: Project, found: "Sequence[ImportedLog]") -> None:
     """Add evals and models that evals.yaml lacks. It is written anew, unless the result would be wrong."""
-    logs = [each.log for each in found if each.log is not None and each.state != "failed"]
+    logs = [each.log for each in found if each.log is not None and each.state in ("imported", "known")]
     added = {
         "models": {log.model: {"backend": IMPORTED} for log in logs if log.model not in project.config.models},
         "evals": {log.eval: {"task": IMPORTED} for log in logs if log.eval not in project.config.evals},

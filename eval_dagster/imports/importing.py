@@ -12,7 +12,7 @@ from eval_dagster.imports.inspect_archive import Archive, Member, required
 from eval_dagster.imports.inspect_header import Log, read_log
 from eval_dagster.imports.inspect_reading import Processes, ReadLog, read_samples
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
-from eval_dagster.lake.files import Lake, LakeFile, table_of
+from eval_dagster.lake.files import LOG_CONTENT, Lake, LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, time_of
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.lake.tables.columns import MetricRow
@@ -40,7 +40,8 @@ class ImportedLog:
     """The outcome of an import of a log."""
 
     path: Path
-    state: Literal["imported", "known", "failed"]
+    state: Literal["imported", "known", "deleted", "failed"]
+    """`known` if it was imported before; `deleted` if `gc` has deleted its result since."""
     log: Log | None = None
     """Null if the file is not a log."""
     answers: int = 0
@@ -186,11 +187,13 @@ def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str
         log = read_log(archive)
         members = archive.samples()
         content = [log.eval_id, log.status, [[each.name, each.size, each.crc] for each in members]]
-        fingerprint = stable_hash([content, code_version(read_samples)])
+        fingerprint, content_hash = stable_hash([content, code_version(read_samples)]), stable_hash(content)
         before = _files_of(lake, log)
-        if any(table == "metrics" and info.fingerprint == fingerprint for table, _, info in before):
+        if {"scores", "metrics"} <= {table for table, _, info in before if info.fingerprint == fingerprint}:
             older = [old for _, old, info in before if info.fingerprint != fingerprint]  # of an import that ended before it deleted them
             return ImportedLog(path=path, state="known", log=log, replaced=older)
+        if not any(table == "metrics" for table, _, _ in before) and content_hash in _deleted_logs(lake):
+            return ImportedLog(path=path, state="deleted", log=log)
         had = [_progress(info.inputs[_STATUS], info.counts["samples"]) for table, _, info in before if table == "metrics"]
         if had and _progress(log.status, len(members)) < max(had):
             return ImportedLog(path=path, state="known", log=log, warnings=("left out, since a later state of it was imported before",))
@@ -203,7 +206,7 @@ def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str
             raise DataError("a log without a scorer, so that there is nothing to show of it; score it by `inspect score` first")
         older = [old for _, old, _ in before]  # of an import that ended early, or when the log was shorter
         try:
-            _Writer(lake, read, fingerprint, older).write()
+            _Writer(lake, read, fingerprint, content_hash, older).write()
         except OSError as error:
             raise LakeError(f"the lake {lake.root} cannot be written: {error}") from error
     return ImportedLog(
@@ -220,6 +223,12 @@ def _warnings(read: ReadLog) -> list[str]:
     if read.unread:
         found.append(f"{len(read.unread)} samples cannot be read and are left out: {read.unread[0]}")
     return found
+
+
+def _deleted_logs(lake: Lake) -> set[str]:
+    with suppress(FileNotFoundError):
+        return set(lake.deleted_logs.read_text(encoding="utf-8").split())
+    return set()
 
 
 def _files_of(lake: Lake, log: Log) -> list[tuple[str, Path, FileInfo]]:
@@ -248,7 +257,7 @@ def _written(time: datetime) -> str:
 class _Writer:
     """Writes the tables of a log."""
 
-    def __init__(self, lake: Lake, read: ReadLog, fingerprint: str, older: Sequence[Path]) -> None:
+    def __init__(self, lake: Lake, read: ReadLog, fingerprint: str, content: str, older: Sequence[Path]) -> None:
         """Take a log, and the files that were made of it before: its result gets a later time than they have."""
         self._lake, self._read, self._fingerprint = lake, read, fingerprint
         log = read.log
@@ -257,6 +266,7 @@ class _Writer:
         self._time = _free(max([log.time, *(time_of(path) + _NEXT for path in older)]), times)
         self._inputs = {
             "dataset_snapshot": read.versions["samples"],
+            LOG_CONTENT: content,
             _EVAL_ID: log.eval_id,
             _TASK: log.task,
             _ARGUMENTS: log.arguments,

@@ -215,11 +215,12 @@ def _metric(headline: _Headline) -> str:
 
 
 def _settings(config: Mapping[str, _Json]) -> GenerationSettings:
-    stops, whole = config.get("stop_seqs") or (), {name: config.get(name) for name in ("max_tokens", "top_k")}
+    stops, most, top_k, top_p = (config.get(name) for name in ("stop_seqs", "max_tokens", "top_k", "top_p"))
     return GenerationSettings(
-        **{name: None if value is None else int(value) for name, value in whole.items()},
-        stop_sequences=tuple(map(str, stops)),
+        max_tokens=None if most is None else int(most),
+        top_k=None if top_k is None else int(top_k),
+        top_p=None if top_p is None else float(top_p),
+        stop_sequences=tuple(map(str, stops or ())),
         temperature=float(config.get("temperature") or 0.0),
-        top_p=None if config.get("top_p") is None else float(config["top_p"]),
         seed=int(config.get("seed") or 0),
     )

@@ -23,6 +23,8 @@ NEWEST = ("samples", "prompts", "responses")
 """Tables for which a catalog shows only the newest file of each partition."""
 _SMALL_BYTES = 16 * 2**20
 _APART_US = 100_000
+LOG_CONTENT = "inspect_log"
+"""Input of a file with the hash of the log from which it was imported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,11 @@ class Lake:
     def is_trial(self) -> bool:
         """Whether it holds the results of trials. They are separate from the results of the lake with the answers."""
         return self.answers is not self
+
+    @property
+    def deleted_logs(self) -> Path:
+        """The list of imported logs whose results `gc` deleted, so that they are not imported again: a hash a line. It may be missing."""
+        return self.home / "deleted_logs.txt"
 
     def folder(self, table: str, name: str, model: str | None = None) -> Path:
         """The folder of one partition of a table: an eval's, with or without a model, or a suite's."""

@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from eval_dagster.project import Project
 from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import history
+from eval_dagster.retention import Keep, Policy, prune
 
 Rows = list[dict[str, Any]]
 
@@ -369,6 +371,36 @@ def test_a_name_stands_for_one_thing_on_all_models_and_evals(lake: Lake, tmp_pat
     assert names == ["addition", "other.x-_true_", "other.x-a_b", "other.x-true"]
     again = {each.path: each for each in _imported(lake, *logs[1:3])}
     assert [each.state for each in again.values()] == ["failed", "failed"]
+
+
+def test_results_that_gc_deleted_are_not_imported_again(tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text("models:\n  mock_m: {backend: imported}\nevals:\n  addition: {task: imported}\n")
+    lake = Lake(tmp_path / "home")
+    paths = [_night(tmp_path, day, right) for day, right in ((1, 80), (2, 79), (3, 78))]
+    _imported(lake, *paths)
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=lake.home, tasks={})
+    policy = Policy(keep=Keep(count=1), catalogs=Keep(count=0))
+    with ThreadPoolExecutor(1) as pool:
+        with lake.lock("import"):  # files of an import are not deleted while it writes others
+            pruning = pool.submit(prune, project, policy)
+            with pytest.raises(TimeoutError):
+                pruning.result(timeout=3)
+        pruning.result()
+    before = _files(lake)
+    states = [each.state for each in _imported(lake, *paths)]
+    assert states == ["deleted", "deleted", "known"]
+    assert _files(lake) == before
+    assert [row["value"] for row in _rows(lake, "from metrics_history order by materialized_at")] == [0.78]
+
+
+def test_a_result_without_its_scores_is_repaired(lake: Lake, tmp_path: Path) -> None:
+    path = _night(tmp_path, 1, 80)
+    _imported(lake, path)
+    for file in (lake.root / "scores").rglob("*.parquet"):
+        file.unlink()
+    assert [each.state for each in _imported(lake, path)] == ["imported"]
+    assert _rows(lake, "select count(*) as n from scores") == [{"n": 100}]
+    assert [row["n"] for row in _rows(lake, "metrics_history")] == [100]
 
 
 def test_another_machine_with_the_lake_knows_the_metrics(tmp_path: Path) -> None:
