@@ -117,7 +117,8 @@ def partition_states(
 ) -> Iterator[PartitionState]:
     """Predict what a run of some evals and models would make.
 
-    A broken eval or model has its reason in its cells, and does not affect the others.
+    An eval and a model of which only one is imported have no state. A broken eval or model has its reason in its cells, and does not
+    affect the others.
 
     Args:
         project: The evals and models. For a trial, the trial's project.
@@ -134,6 +135,8 @@ def partition_states(
     for model in models:
         looked = _Model(project=looking, name=model)
         for name in evals:
+            if not project.is_pair(name, model):
+                continue
             yield _Look(rows=rows[name], model=looked, suite=suite).state()
 
 

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -299,22 +300,40 @@ class Project:
     ) -> tuple[list[str], list[str]]:
         """The evals and models of a command: the named ones, or else the suite's, or else all of the configuration.
 
-        Without `imported`, evals and models of imported results are chosen only by name or suite, since nothing can be asked of them.
+        Without `imported`, evals and models of imported results are chosen only by name or suite, since nothing can be asked of them, or
+        because they belong to what is named: imported models to imported evals, and the reverse.
 
         Raises:
-            UsageError: A name is unknown.
+            UsageError: A name is unknown, or no eval and model belong together.
         """
         chosen = self.suite(suite) if suite else None
-        own = [name for name in self.config.evals if imported or not self.is_imported(name)]
-        wanted_evals = list(evals) or list(chosen.evals if chosen else own)
         named = [inner for name in models for inner in self._checkpoints_of(name)]
-        asked = [name for name, section in self.config.models.items() if imported or section.backend != IMPORTED]
-        wanted_models = named if models else list(chosen.models if chosen else asked)
+        wanted_evals, wanted_models = list(evals or (chosen.evals if chosen else ())), named or list(chosen.models if chosen else ())
         for name in wanted_evals:
             self.eval(name)
         for name in wanted_models:
             self.model(name)
+        if not wanted_evals:
+            kinds = {self._has_imported_answers(name) for name in wanted_models} or {False}
+            wanted_evals = [name for name in self.config.evals if self.is_imported(name) in kinds or imported]
+        if not wanted_models:
+            kinds = {self.is_imported(name) for name in wanted_evals} if evals else {False}
+            wanted_models = [name for name in self.config.models if self._has_imported_answers(name) in kinds or imported]
+        if wanted_evals and wanted_models and not any(starmap(self.is_pair, product(wanted_evals, wanted_models))):
+            raise UsageError(
+                f"found the evals {', '.join(wanted_evals)} and the models {', '.join(wanted_models)}, of which some are imported and none "
+                "belong together; expected imported evals with imported models, and others with models that can be asked"
+            )
         return in_order(wanted_evals, self.config.evals), in_order(wanted_models, {**self.config.models, **self.known_checkpoints})
+
+    def is_pair(self, eval_name: str, model: str) -> bool:
+        """Whether an eval is evaluated on a model: neither is imported, or both are. An imported eval may have results of other models."""
+        if self.is_imported(eval_name):
+            return self._has_imported_answers(model) or self.lake.folder("metrics", eval_name, model).is_dir()
+        return not self._has_imported_answers(model)
+
+    def _has_imported_answers(self, model: str) -> bool:
+        return self.model(model).backend == IMPORTED
 
     def _checkpoints_of(self, name: str) -> list[str]:
         """The models that a name stands for: the checkpoints of a training run, or the model itself. Raises UsageError without any."""

@@ -145,7 +145,7 @@ def evaluate_choice(
         context.log.info(f"the run {twin.run_id} evaluates the same night, so that this one evaluates nothing; are there two daemons?")
         return
     evals, models = project.select(suite=suite, evals=choice.evals, models=choice.models)
-    partitions = [(eval_name, model) for model in models for eval_name in evals]
+    partitions = [(eval_name, model) for model in models for eval_name in evals if project.is_pair(eval_name, model)]
     add_partitions(context.instance, project)
     plan = Planned(context, Names.of(project), {(stage, partition) for stage in STAGE_ASSETS for partition in planned})
     with tell_making(plan):

@@ -17,6 +17,7 @@ from eval_dagster.lake.records import read_attempts
 from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
+from eval_dagster.stages.imported import IMPORT_COMMAND
 from eval_dagster.stages.partition import error_warning
 from eval_dagster.texts.figures import counted, dollars
 
@@ -158,8 +159,9 @@ def _again() -> str:
 def print_not_evaluated(messages: Sequence[str]) -> None:
     """Print what a cap kept from being evaluated, with its number."""
     say_folded(messages, "not evaluated", style="yellow", whole=f"{program_name()} sql attempts --format csv | less -S")
-    if messages:
-        count = "1 result was" if len(messages) == 1 else f"{len(messages)} results were"
+    asked = [message for message in messages if IMPORT_COMMAND not in message]
+    if asked:
+        count = "1 result was" if len(asked) == 1 else f"{len(asked)} results were"
         errors.print(f"{count} not evaluated: the next run asks for what is missing, and for nothing twice", style="yellow", soft_wrap=True)
 
 

@@ -130,6 +130,8 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     looks: list[Look] = []
     warnings: list[str] = []
     for key in product(evals, models):
+        if not project.is_pair(*key):
+            continue
         partition = Partition(project, suite, settings.gate, level, *key, baseline, standings, rescorer)
         # Nobody can evaluate a deleted checkpoint again: it is no gap of the suite. Its last result is judged as long as it is current.
         if (deleted := project.deletion(key[1])) and (attempts.problem(*key) or _lacks_result(partition)):
@@ -190,6 +192,7 @@ def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateR
         regressions=[
             Regression(suite=suite, eval=eval_name, model=model, verdict=Verdict.NOT_COMPARABLE, reason=why)
             for eval_name, model in product(*project.select(suite=suite))
+            if project.is_pair(eval_name, model)
         ],
         changes=[],
     )

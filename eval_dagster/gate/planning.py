@@ -117,6 +117,8 @@ def plan_samples(project: Project, suite: str, fall: float) -> tuple[list[Planne
     ) / (len(evals) * len(models))
     rows: list[Planned] = []
     for eval_name, model in product(evals, models):
+        if not project.is_pair(eval_name, model):
+            continue
         try:
             rows.append(_planned(project, suite, eval_name, model, fall=fall, level=level))
         except EvalDagsterError as error:

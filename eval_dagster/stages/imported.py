@@ -4,6 +4,9 @@ from eval_dagster.errors import NotEvaluatedError
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageResult, error_warning, sound_current
 
+IMPORT_COMMAND = "`eval-dagster import-inspect`"
+"""The command that adds results, in the message that there are none."""
+
 
 def imported_result(project: Project, stage: str, eval_name: str, model: str | None) -> StageResult:
     """The current result of a stage of an eval whose results are imported.
@@ -15,8 +18,6 @@ def imported_result(project: Project, stage: str, eval_name: str, model: str | N
     file = sound_current(project.lake, STAGES[stage], eval_name, model)
     if file is None:
         of = eval_name if model is None else f"{eval_name} on {model}"
-        raise NotEvaluatedError(
-            f"the results of {eval_name} are imported, and there are none of {of}; `eval-dagster import-inspect` adds them"
-        )
+        raise NotEvaluatedError(f"the results of {eval_name} are imported, and there are none of {of}; {IMPORT_COMMAND} adds them")
     warning = error_warning(eval_name, model, file) if stage == "sample_scores" and model is not None else None
     return StageResult(stage=stage, eval_name=eval_name, model=model, file=file, cached=True, warnings=[warning] if warning else [])

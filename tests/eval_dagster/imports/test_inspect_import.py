@@ -12,7 +12,9 @@ from commands import run_command
 from inspect_logs import DEFLATE, STORED, ZSTANDARD, ToolUse, log_header, log_sample, write_archive, write_log
 
 from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.freshness import partition_states
 from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.planning import plan_samples
 from eval_dagster.gate.results import write_result
 from eval_dagster.imported_tasks import imported_task
 from eval_dagster.imports import inspect_reading, spooled_tables
@@ -371,6 +373,27 @@ def test_a_name_stands_for_one_thing_on_all_models_and_evals(lake: Lake, tmp_pat
     assert names == ["addition", "other.x-_true_", "other.x-a_b", "other.x-true"]
     again = {each.path: each for each in _imported(lake, *logs[1:3])}
     assert [each.state for each in again.values()] == ["failed", "failed"]
+
+
+def test_own_and_imported_evals_and_models_are_no_pairs(tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text(
+        "models:\n  mock_m: {backend: imported}\n  own: {backend: scripted, function: 'own.py:answer'}\n"
+        "evals:\n  addition: {task: imported}\n  mine: {task: 'mine.py:Mine'}\n"
+        "suites:\n  nightly: {evals: [addition, mine], models: [mock_m, own]}\n"
+    )
+    lake = Lake(tmp_path / "home")
+    _imported(lake, _night(tmp_path, 1, 80))
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=lake.home, tasks={})
+    pairs = [("addition", "mock_m"), ("mine", "own")]
+    assert [(row.eval, row.model) for row in judge(project, "nightly", run_id="gate").regressions] == pairs
+    assert [(state.eval, state.model) for state in partition_states(project, *project.select(suite="nightly"))] == pairs
+    assert [(row.eval, row.model) for row in plan_samples(project, "nightly", 0.1)[0]] == pairs
+    assert project.select(evals=["addition"]) == (["addition"], ["mock_m"])
+    assert project.select(models=["mock_m"]) == (["addition"], ["mock_m"])
+    assert project.select(evals=["mine"]) == project.select() == (["mine"], ["own"])
+    assert project.select(imported=True) == project.select(suite="nightly") == (["addition", "mine"], ["mock_m", "own"])
+    with pytest.raises(UsageError, match="none belong together"):
+        project.select(evals=["mine"], models=["mock_m"])
 
 
 def test_results_that_gc_deleted_are_not_imported_again(tmp_path: Path) -> None:
