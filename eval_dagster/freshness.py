@@ -15,6 +15,7 @@ from eval_dagster.datasets.reader import LookingReader, without_network
 from eval_dagster.errors import (
     EvalDagsterError,
     FarError,
+    LakeError,
     LakeUnreachableError,
     ModelUnreachableError,
     NotEvaluatedError,
@@ -342,10 +343,13 @@ class _Look:
     def _imported(self) -> PartitionState:
         """The states of imported results, of which a run makes nothing."""
         project, name, model = self._rows.project, self._rows.eval_name, self._model.name
-        of_stage = {
-            stage: sound_current(project.lake, STAGES[stage], name, model if stage != "dataset_snapshot" else None) for stage in STAGES
-        }
-        cells = {stage: Cell(stage=stage, state="missing" if file is None else "fresh") for stage, file in of_stage.items()}
+        cells = {}
+        for stage, table in STAGES.items():
+            try:
+                file = project.lake.current(table, name, model if stage != "dataset_snapshot" else None)
+                cells[stage] = Cell(stage=stage, state="missing" if file is None else "fresh")
+            except LakeError as error:
+                cells[stage] = Cell(stage=stage, state="broken", detail=str(error))
         return PartitionState(eval=name, model=model, cells=cells, estimate=self._model.estimate(name, 0, is_exact=True))
 
     def _prompts(self) -> Cell:

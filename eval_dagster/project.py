@@ -321,7 +321,7 @@ class Project:
             wanted_models = [name for name in self.config.models if self._has_imported_answers(name) in kinds or imported]
         if wanted_evals and wanted_models and not any(starmap(self.is_pair, product(wanted_evals, wanted_models))):
             found = f"the evals {', '.join(wanted_evals)} and the models {', '.join(wanted_models)}"
-            raise UsageError(f"found {found}, of which none belong together; expected imported evals and models, or neither of them imported")
+            raise UsageError(f"found {found}, of which none belong together; expected imported evals and models, or neither imported")
         return in_order(wanted_evals, self.config.evals), in_order(wanted_models, {**self.config.models, **self.known_checkpoints})
 
     def is_pair(self, eval_name: str, model: str) -> bool:

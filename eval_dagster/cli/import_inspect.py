@@ -46,7 +46,8 @@ def import_inspect(
     new = [each for each in found if each.state == "imported" and each.log is not None]
     failed = [each.problem for each in found if each.problem is not None]
     if new or any(each.state == "known" for each in found):
-        _add_entries(project, found)
+        with project.lake.lock("evals.yaml"):
+            _add_entries(Project.open(), found)  # another import may have added entries meanwhile
     if new or any(each.replaced for each in found):
         for message in publish_imported(Project.open().lake, found):
             say(errors, "warning", message, style="yellow")

@@ -54,7 +54,7 @@ def _read(archive: Archive, members: Sequence[Member], log: Log) -> _Packed:
     rows = len(tables["responses"])
     samples = tables.pop("samples")
     return _Packed(
-        batch=replace(batch, rows={}, seen=set()),
+        batch=replace(batch, rows={}, seen=set(), known={}),
         samples=samples,
         tables={name: packed(table) for name, table in tables.items()},
         rows=rows,
@@ -176,8 +176,8 @@ def _add_lacking(read: ReadLog, lacking: Sequence[Lacking], digest: bytearray) -
     """Add a row with the reason, and without a value, for each metric that an answer lacks."""
     batch = Batch()
     for each in lacking:
-        metrics = [metric for metric, scorer in read.metrics.items() if scorer not in each.scorers]
-        read.errors += bool(metrics)
+        metrics = [metric for metric, scorer in read.metrics.items() if each.lacks(metric, scorer)]
+        read.errors += bool(metrics) and not each.is_counted
         for metric in metrics:
             identity = f"{each.sample_id} {metric} {each.reason}"
             ids = (each.sample_id, each.sample_name, each.source_id, each.source_id)

@@ -51,7 +51,7 @@ _TOTALS = ("model_seconds", "prompt_tokens", "output_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class Lacking:
-    """An answer that a scorer gave no score."""
+    """An answer that a scorer gave no score, or perhaps not all of several."""
 
     sample_id: str
     sample_name: str
@@ -59,6 +59,17 @@ class Lacking:
     reason: str
     scorers: frozenset[str]
     """Scorers that gave it a score."""
+    parts: frozenset[str]
+    """Metrics of the scorers that gave it several values. Other answers may have others of the same scorers."""
+    is_counted: bool
+    """Whether it is an error already, because a score is not a number."""
+
+    def lacks(self, metric: str, scorer: str) -> bool:
+        """Whether it has no value of a metric, and no reason for that."""
+        if scorer not in self.scorers:
+            return True
+        start = scorer.replace("/", ".") + "/"
+        return metric.startswith(start) and metric not in self.parts and any(each.startswith(start) for each in self.parts)
 
 
 @dataclass(kw_only=True)
@@ -77,11 +88,17 @@ class Batch:
     unread: list[str] = field(default_factory=list)
     """Why samples could not be read."""
     lacking: list["Lacking"] = field(default_factory=list)
-    """The answers that a scorer gave no score. Their rows of `scores` need the metrics of all others."""
+    """The answers that a scorer gave no score, or several. Their rows of `scores` need the metrics of all others."""
     totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TOTALS, 0.0))
     """Tokens and seconds of all answers."""
     seen: set[str] = field(default_factory=set)
     """The samples with a row in `samples`."""
+    known: dict[frozenset[str], frozenset[str]] = field(default_factory=dict)
+    """Sets of names, each once, since most answers have the same."""
+
+    def shared(self, names: frozenset[str]) -> frozenset[str]:
+        """The set of the batch that equals a set."""
+        return self.known.setdefault(names, names)
 
     def add(self, table: str, identity: str, *values: object) -> None:
         """Add a row with the values of the table's `COLUMNS`. `identity` is what the version of the table covers."""
@@ -181,22 +198,33 @@ def _add_sample(batch: Batch, sample: LogSample, log: Log) -> None:
     batch.add("prompts", identity, sample_id, name, source, request_id, messages, prompt, gold, is_list, context)
     error = None if sample.error is None else sample.error.message or "the sample failed, and the log does not say why"
     _add_response(batch, sample, figures, sample_id, request_id, episode, error)
-    given = frozenset(sample.scores or ())
-    if error is not None or not given >= set(log.scorers) or not given:
-        reason = error or "not scored: the log has no score of this answer"
-        batch.lacking.append(Lacking(sample_id=sample_id, sample_name=name, source_id=source, reason=reason, scorers=given))
-    is_wrong = False
+    is_wrong, parts = False, list[str]()
     for scorer, score in (sample.scores or {}).items():
         batch.marks[scorer] = batch.marks.get(scorer, True) and is_mark(score.value)
         words = {"answer": score.answer, "judge_response": score.explanation}
         shown = {kind: [text_of(text, kept)] for kind, text in words.items() if isinstance(text, str)}
         explanation = _json(shown) if shown else None
-        for metric, value in values_of(scorer, score).items():
+        values = values_of(scorer, score)
+        parts += values if isinstance(score.value, dict | list) else ()
+        for metric, value in values.items():
             number, why = (None, value) if isinstance(value, str) else (value, None)
             is_wrong = is_wrong or why is not None
             batch.metrics.setdefault(metric, scorer)
             batch.add("scores", f"{sample_id} {metric} {value}", sample_id, name, source, source, metric, number, why, explanation)
     batch.errors += is_wrong
+    given = frozenset(sample.scores or ())
+    if error is not None or not given >= set(log.scorers) or not given or parts:
+        reason = error or "not scored: the log has no score of this answer"
+        found = Lacking(
+            sample_id=sample_id,
+            sample_name=name,
+            source_id=source,
+            reason=reason,
+            scorers=batch.shared(given),
+            parts=batch.shared(frozenset(parts)),
+            is_counted=is_wrong,
+        )
+        batch.lacking.append(found)
 
 
 def _json(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from eval_dagster.errors import NotEvaluatedError
 from eval_dagster.project import Project
-from eval_dagster.stages.partition import STAGES, StageResult, error_warning, sound_current
+from eval_dagster.stages.partition import STAGES, StageResult, error_warning
 
 IMPORT_COMMAND = "`eval-dagster import-inspect`"
 """The command that adds results, in the message that there are none."""
@@ -13,9 +13,9 @@ def imported_result(project: Project, stage: str, eval_name: str, model: str | N
 
     Raises:
         NotEvaluatedError: No result was imported.
-        LakeError: The scores are damaged.
+        LakeError: Its file is damaged.
     """
-    file = sound_current(project.lake, STAGES[stage], eval_name, model)
+    file = project.lake.current(STAGES[stage], eval_name, model)
     if file is None:
         of = eval_name if model is None else f"{eval_name} on {model}"
         raise NotEvaluatedError(f"the results of {eval_name} are imported, and there are none of {of}; {IMPORT_COMMAND} adds them")

@@ -28,6 +28,7 @@ from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import history
 from eval_dagster.retention import Keep, Policy, prune
+from eval_dagster.stages.imported import imported_result
 
 Rows = list[dict[str, Any]]
 
@@ -179,6 +180,33 @@ def test_dictionaries_and_lists_of_scores_are_metrics_of_their_own(lake: Lake, t
         "parts/0": (0.8, 5, 0, False),
         "parts/1": (1.2, 5, 0, False),
     }
+
+
+def test_a_key_that_a_dictionary_lacks_is_an_error_and_an_answer_counts_once(lake: Lake, tmp_path: Path) -> None:
+    given: list[dict[str, object]] = [
+        {"detail": {"a": 1, "b": 0}, "match": "C"},
+        {"detail": {"a": 1}, "match": "C"},
+        {"detail": {"b": 1}, "match": "odd"},
+    ]
+    samples = [log_sample(i, "x", scores=scores) for i, scores in enumerate(given)]
+    [found] = _imported(lake, write_log(tmp_path / "one.eval", log_header(scorers=("detail", "match")), samples))
+    counts = {row["metric"]: (row["value"], row["n"], row["n_errors"]) for row in _rows(lake, "metrics")}
+    assert counts == {"detail/a": (1.0, 2, 1), "detail/b": (0.5, 2, 1), "match": (1.0, 2, 1)}
+    assert found.errors == 2
+
+
+def test_a_damaged_result_is_broken_and_not_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "evals.yaml").write_text("models:\n  mock_m: {backend: imported}\nevals:\n  addition: {task: imported}\n")
+    lake = Lake(tmp_path / "home")
+    _imported(lake, _night(tmp_path, 1, 80))
+    [file] = (lake.root / "scores").rglob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-50])
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=lake.home, tasks={})
+    [state] = partition_states(project, ["addition"], ["mock_m"])
+    assert {stage for stage, cell in state.cells.items() if cell.state == "broken"} == {"sample_scores"}
+    with pytest.raises(LakeError):
+        imported_result(project, "sample_scores", "addition", "mock_m")
+    assert "writes a new file" not in caplog.text
 
 
 def test_epochs_are_answers_to_one_sample_that_are_not_independent(lake: Lake, tmp_path: Path) -> None:
