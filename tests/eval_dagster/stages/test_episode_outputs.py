@@ -368,4 +368,5 @@ def test_a_server_that_forces_no_call_is_an_error(shop: Shop, write: Callable[[s
     assert sent[1] == {"type": "function", "function": {"name": "price"}}
     (row,) = read_rows(project.lake, "select status, error from episodes")
     assert row["status"] == "error"
-    assert "calls no tool, which tool_choice demands" in row["error"]
+    assert "calls no tool, where tool_choice demands price" in row["error"]
+    assert len(sent) == 2, "another attempt would be paid for the same answer"

@@ -182,7 +182,7 @@ def test_a_model_of_this_process_calls_tools(run: Run, choice: str) -> None:
 def test_a_model_is_not_told_of_tools_where_it_may_call_none(run: Run) -> None:
     project, _ = run(WITH_TOOLS, "none")
     assert not read_rows(project.lake, "select * from tool_calls")
-    turns = read_rows(project.lake, "select prompt_tokens from turns order by sample_id, turn")
+    turns = read_rows(project.lake, "select prompt_tokens from turns order by sample_id, number")
     assert turns[0]["prompt_tokens"] < 60 < turns[1]["prompt_tokens"], "the first prompt has no definition of a tool, the second has"
 
 
