@@ -7,11 +7,13 @@ A verdict over several turns is made in a process of its own.
 
 import ast
 import copy
+import importlib.util
 import json
 import os
 import sys
 import tempfile
 import types
+from contextlib import nullcontext
 from pathlib import Path
 
 os.environ["BFCL_PROJECT_ROOT"] = tempfile.mkdtemp()
@@ -25,6 +27,10 @@ class Models(dict):
 
 models.MODEL_CONFIG_MAPPING = Models()
 sys.modules[models.__name__] = models
+
+if importlib.util.find_spec("filelock") is None:  # the environment that is made for the tasks lacks it: nobody else writes its files
+    sys.modules["filelock"] = types.ModuleType("filelock")
+    sys.modules["filelock"].FileLock = nullcontext
 
 from bfcl_eval import utils  # noqa: E402
 from bfcl_eval.constants.enums import Language  # noqa: E402
