@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from eval_dagster.errors import ModelError
 from eval_dagster.records import Message, Role, ToolCall, Turn
@@ -47,7 +47,7 @@ def render(owner: Any, messages: Sequence[Message], *, in_parts: bool, images: i
         ) from error
 
 
-def _conversation(messages: Sequence[Message], *, in_parts: bool) -> list[dict[str, Any]]:
+def _conversation(messages: Sequence[Message], *, in_parts: bool) -> list[dict[str, object]]:
     """Messages in the form that templates take."""
     names = {call.call_id: call.name for message in messages if isinstance(message, Turn) for call in message.tool_calls}
     return [
@@ -110,8 +110,8 @@ def _of_tools(turn: Turn, names: Mapping[str, str]) -> Mapping[str, object]:
     return {"tool_call_id": turn.tool_call_id, "name": names.get(turn.tool_call_id, "")}
 
 
-def _add_images(conversation: Sequence[dict[str, Any]], images: int) -> None:
+def _add_images(conversation: Sequence[dict[str, object]], images: int) -> None:
     turn = next((turn for turn in reversed(conversation) if turn["role"] == Role.USER.value), None)
     if turn is None:
         raise ModelError(f"no user turn among the messages that could hold the {images} images.")
-    turn["content"] = [{"type": "image"}] * images + turn["content"]
+    turn["content"] = [*[{"type": "image"}] * images, *cast(list[object], turn["content"])]
