@@ -174,7 +174,7 @@ def print_leaderboard(
     seen = f"sql prompt_sensitivity{option}"
     print_few([f"{warning}: {program_name()} {seen}" for warning in warnings], whole=f"{seen} --format csv", style="yellow")
     if any(row.findings is None for row in rows):
-        unchecked = "imported results, and prompts from before these checks; the next run looks at those, and asks no model"
+        unchecked = "results that are imported, or older than these checks. The next run looks at the older ones, and asks no model"
         out.print(f"Not checked: {unchecked}.", style="yellow")
     return [(row.eval, row.model) for row in rows]
 

@@ -36,6 +36,8 @@ class RunEnd:
     summary: RunSummary
     scored: Sequence[tuple[str, str]]
     """Evals and models that have a score."""
+    asked: Sequence[tuple[str, str]]
+    """The scored ones whose results are not imported."""
     judged: Sequence[tuple[str, str]]
     """Evals and models with a result, also those whose samples are all errors."""
     attempts: Sequence[Attempt]
@@ -82,10 +84,12 @@ def read_end(project: Project, summary: RunSummary, evals: Sequence[str], models
     untracked = f"select distinct eval, model from metrics where mlflow_run_id is null and {asked}"  # noqa: S608 - as above
     empty = [(name, model) for name, model, count in rows if not count]
     attempts = read_attempts(project.lake, run_ids=summary.run_ids)
+    scored = [(name, model) for name, model, count in rows if count]
     return RunEnd(
         summary=summary,
+        asked=[each for each in scored if not project.is_imported(each[0])],
         judged=[(name, model) for name, model, _ in rows],
-        scored=[(name, model) for name, model, count in rows if count],
+        scored=scored,
         attempts=attempts,
         unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
         untracked=0 if project.tracker.is_server else len(read_rows(project.lake, untracked, tracked)),
@@ -193,8 +197,8 @@ def _commands(end: RunEnd) -> Iterator[Command]:
         yield "sql errors", "the samples that have an error, and why"
     if end.has_confident_errors:
         yield "sql confident_errors", "the mistakes a model was surest of"
-    if end.scored:
-        eval_name, model = end.scored[0]
+    if end.asked:
+        eval_name, model = end.asked[0]
         yield f"show {eval_name} --model {model}", "the exact prompt that a model sees"
     if end.scored:
         yield "view", "all results and their samples in a browser"

@@ -7,12 +7,13 @@ import typer
 
 from eval_dagster.cli.console import errors, out, print_records, print_table, say
 from eval_dagster.cli.tables import print_screenful
-from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
+from eval_dagster.config.models import ImportedModel, OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, known_ways
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, Role
 from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.stages.imported import require_task
 from eval_dagster.stages.shown_prompts import shown_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
 from eval_dagster.tasks.episodes import EpisodeTask
@@ -37,6 +38,8 @@ def list_models() -> None:
                 handle.check()
             version = handle.version()
             state = f"{'deleted' if project.deletion(name) else 'ready'}, version {version}"
+            if isinstance(model, ImportedModel):
+                state = "imported: cannot be asked"
             if engine := handle.engine():
                 known = known_ways(project.home, name, version)
                 scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
@@ -111,6 +114,7 @@ def show_prompt(
     model = model or next(iter(project.config.models))
     project.model(model)
     project.check([eval_name], [])
+    require_task(project, eval_name)
     materialize_snapshot(project, eval_name, "show")
     place = 0 if sample is None else int(sample) if sample.isascii() and sample.isdecimal() else None
     prompts = shown_prompts(project, eval_name, model, place, is_name=sample is not None)

@@ -37,6 +37,7 @@ from eval_dagster.prompts.rendering import Rendering, checked, failed_prompt, fe
 from eval_dagster.records import Completion, Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
+from eval_dagster.stages.imported import require_task
 from eval_dagster.stages.partition import allowed_execution
 from eval_dagster.stages.prompts import shared_names
 from eval_dagster.stages.snapshot import names_checked
@@ -163,6 +164,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     project, problem = open_project()
     if problem is not None:
         raise problem
+    require_task(project, name)
     task, settings = _chosen(project, name)
     given = settings.num_fewshot if shots is None else shots
     _print_facts(name, task, fewshot_of(task, given, settings.fewshot_strategy))

@@ -85,7 +85,7 @@ class State:
             raise self._episode.fail(error) from error
 
     async def _by_machine(self, function: Callable[[], Any]) -> Any:
-        """The value of a function that is called in a thread. If the machine fails, the episode ends: no model should be told."""
+        """Call a function in a thread. A failure of the machine ends the episode, and is no result of a tool."""
         try:
             return await self._episode.of.in_thread(function)
         except MachineError as error:

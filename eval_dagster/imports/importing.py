@@ -75,7 +75,7 @@ class _State:
 
 
 def _progress(status: str, samples: float) -> tuple[bool, int]:
-    """Sorts the states of a log by what it tells of itself."""
+    """Sorts the states of a log by its own content: whether it has ended, its samples and its scores."""
     return status != "started", int(samples)
 
 

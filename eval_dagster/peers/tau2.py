@@ -24,7 +24,7 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 
 _WORKER = "eval_dagster.peers.workers.tau2_worker"
 _ENDS = ("###STOP###", "###OUT-OF-SCOPE###", "###TRANSFER###")
-"""What the simulated user says to end the conversation."""
+"""Marks of the simulated user that end the conversation."""
 _ROUNDS = 100
 """Most messages of the simulated user to the agent."""
 _USERS = "user."
@@ -35,7 +35,7 @@ _SPLIT = "base"
 
 
 class ToolFailedError(Exception):
-    """A tool of the package failed, or was called wrongly. The model is told the message."""
+    """A tool of the package failed, or was called wrongly. Its message is the result of the call."""
 
 
 def _about(sample: EpisodeSample) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """Results that were imported: a stage makes nothing, and shows what is there."""
 
-from eval_dagster.errors import NotEvaluatedError
+from eval_dagster.errors import NotEvaluatedError, UsageError
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageResult, error_warning
 
@@ -21,3 +21,12 @@ def imported_result(project: Project, stage: str, eval_name: str, model: str | N
         raise NotEvaluatedError(f"the results of {eval_name} are imported, and there are none of {of}; {IMPORT_COMMAND} adds them")
     warning = error_warning(eval_name, model, file) if stage == "sample_scores" and model is not None else None
     return StageResult(stage=stage, eval_name=eval_name, model=model, file=file, cached=True, warnings=[warning] if warning else [])
+
+
+def require_task(project: Project, eval_name: str) -> None:
+    """Raise `UsageError` for an eval whose results are imported: it has no dataset to make prompts of."""
+    if eval_name in project.config.evals and project.is_imported(eval_name):
+        raise UsageError(
+            f"the results of {eval_name} are imported, and its prompts were made elsewhere; `eval-dagster samples {eval_name} MODEL` shows "
+            "them with their answers"
+        )

@@ -61,7 +61,7 @@ class Systems(Toolbox):
 
 
 class Session(BaseModel):
-    """A session in which the model is told what it may remember."""
+    """A conversation before the questions, with facts for the model's memory."""
 
     id: str
     turns: list[list[dict[str, str]]]

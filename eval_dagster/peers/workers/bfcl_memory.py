@@ -19,7 +19,7 @@ _PREREQUISITE = "_prereq"
 
 @cache
 def sessions(category: str) -> Mapping[str, object]:
-    """All sessions of a category by id, in which a model is told what it is asked about later."""
+    """All sessions of a category by id: the conversations with the facts that later questions are about."""
     return {entry["id"]: entry for entry in eval_runner.load_dataset_entry(category) if _PREREQUISITE in entry["id"]}
 
 

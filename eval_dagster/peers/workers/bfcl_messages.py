@@ -33,7 +33,7 @@ class EntryRow(TypedDict):
     id: str
     category: str
     origin: str
-    """What variants of an entry share."""
+    """The id that variants of an entry share."""
     steps: str
     """Most steps of a turn; 0 where the model is asked once."""
     turns: str
@@ -54,7 +54,7 @@ class MemorySent(TypedDict):
     result: str
     """The result of the last call."""
     kept: str
-    """What the next session begins with."""
+    """The memory with which the next session begins, as text."""
 
 
 class VerdictSent(TypedDict):
@@ -64,6 +64,6 @@ class VerdictSent(TypedDict):
     error_type: NotRequired[str]
     """The checker's name of what is wrong, for an answer that is not valid."""
     error: NotRequired[str]
-    """What the checker says."""
+    """The message of the checker."""
     fault: NotRequired[str]
     """The first wrong call."""

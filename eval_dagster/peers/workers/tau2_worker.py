@@ -110,7 +110,7 @@ def _hash_of_changes(database: Any) -> str:
 
 
 def _without_files(made: Callable[[], T]) -> T:
-    """What a function returns. The package leaves uncompressed copies of its files in the folder for temporary files."""
+    """Return the value of a function. The package leaves uncompressed copies of its files in the folder for temporary files."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="tau2-") as folder:
         tempfile.tempdir = folder

@@ -523,6 +523,16 @@ def test_commands_show_imported_results(tmp_path: Path) -> None:
     compared = run_command("compare", "mock_m", "mock_m@2026-03-01", folder=tmp_path).stdout
     assert "-0.400" in compared
     assert "40 worse in a" in compared
+    for words in (("show", "addition", "--model", "mock_m"), ("tasks", "addition")):
+        done = run_command(*words, folder=tmp_path)
+        assert done.returncode != 0
+        assert "the results of addition are imported" in done.stderr
+    assert "imported: cannot be asked" in run_command("models", folder=tmp_path).stdout
+    page = run_command("samples", "addition", "mock_m", folder=tmp_path)
+    assert page.returncode == 0, page.stderr
+    ended = run_command("run", "--eval", "addition", folder=tmp_path).stdout
+    assert "Nothing to recompute" in ended
+    assert "show " not in ended
 
 
 @pytest.mark.long  # two runs with a gate

@@ -2,10 +2,12 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tiny_models import OpenTiny, tiny_network, tiny_tokenizer
 from tiny_vision import SAVERS, save
 
@@ -64,3 +66,12 @@ def demo_handle(tmp_path_factory: pytest.TempPathFactory) -> TransformersHandle:
 @pytest.fixture(scope="session")
 def demo_model(demo_handle: TransformersHandle) -> LoadedModel:
     return demo_handle.load()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread, so that sums have one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -22,12 +22,7 @@ TOKEN_BYTES = 2 * 2 * 2 * 8 * 4
 """Keys and values of 2 layers, 2 heads, 8 features and 4 bytes."""
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def _conversation(messages: Sequence[Message], *, in_parts: bool) -> list[dict[s
 
 
 def _readable(messages: Sequence[Message]) -> list[Message]:
-    """The messages with calls that cannot be read as the text that they are, whose results are told by the user."""
+    """The messages, with each unreadable call as text of the assistant, and its result as a message of the user."""
     unread = {call.call_id for each in messages if isinstance(each, Turn) for call in each.tool_calls if not _is_readable(call)}
     return [_with_texts(each) if isinstance(each, Turn) and each.tool_calls else _told(each, unread) for each in messages]
 
