@@ -116,7 +116,7 @@ def _unreadable(text: str) -> tuple[tuple[WrittenCall, ...], int]:
 
 
 def _values_at(text: str) -> tuple[list[object], int]:
-    """The JSON values at the front of a text, those of lists one by one, and the place of their end."""
+    """The JSON values at the front of a text, with the items of lists one by one, and the place of their end."""
     values, end = list[object](), 0
     while (read := _json_at(text, end)) is not None:
         values += read[0] if isinstance(read[0], list) else [read[0]]

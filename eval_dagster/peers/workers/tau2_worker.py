@@ -233,7 +233,7 @@ def _conversation(domain: _Domain, by: str, said: Sequence[SpokenSent]) -> Itera
 
 
 _MOST_WORLDS = 4096
-"""Most episodes whose worlds are kept, twice those of an eval that run at once. An episode that fails does not end its world."""
+"""Most episodes whose worlds are kept: twice as many as run at once. An episode that fails does not end its world."""
 _worlds: Recent[_World] = Recent(_MOST_WORLDS)
 
 
