@@ -241,7 +241,7 @@ def _add_response(
     usages = list(sample.model_usage.values())
     tokens = [_sum([getattr(usage, name) for usage in usages]) for name in _COUNTED]
     costs = [usage.total_cost for usage in usages if usage.total_cost is not None]
-    seconds = figures.seconds or sample.working_time or 0.0
+    seconds = figures.seconds or sample.working_time  # a log may have neither
     for total, amount in zip(_TOTALS, (seconds, tokens[0], tokens[1]), strict=True):
         batch.totals[total] += amount or 0
     batch.add(

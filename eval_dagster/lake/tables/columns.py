@@ -130,7 +130,7 @@ class AnswerColumns(TypedDict):
     finish_reason: list[str]
     """One a text: `stop`, `length` or `reasoning`."""
     latency_s: float
-    """Model time in seconds, the batch's time divided by its requests."""
+    """Model time in seconds, the batch's time divided by its requests. Null if an imported log does not tell it."""
     server_reasoning: list[str | None] | None
     """The reasoning that a server separated from each text; null if there is none."""
     tool_calls: list[list[str]] | None

@@ -195,6 +195,13 @@ def test_a_key_that_a_dictionary_lacks_is_an_error_and_an_answer_counts_once(lak
     assert found.errors == 2
 
 
+def test_seconds_that_a_log_does_not_tell_are_not_zero(lake: Lake, tmp_path: Path) -> None:
+    told, untold = log_sample(1, "x", scores={"match": "C"}), log_sample(2, "y", scores={"match": "C"})
+    untold |= {"events": [], "working_time": None, "total_time": None}
+    _imported(lake, write_log(tmp_path / "one.eval", log_header(), [told, untold]))
+    assert [row["latency_s"] for row in _rows(lake, "select latency_s from responses order by sample_name")] == [0.5, None]
+
+
 def test_a_damaged_result_is_broken_and_not_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "evals.yaml").write_text("models:\n  mock_m: {backend: imported}\nevals:\n  addition: {task: imported}\n")
     lake = Lake(tmp_path / "home")
