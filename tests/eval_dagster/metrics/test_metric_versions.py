@@ -29,8 +29,6 @@ _LIBRARY = {JSONSchemaValid, MathEqual, Rouge1, Rouge2, RougeL, BLEU, TER, ChrF,
 METRICS = sorted(
     _LIBRARY | {CodeExecutionPassAtOne} | {metric for task in TASKS.values() for metric in task.METRICS}, key=lambda metric: metric.NAME
 )
-SHARE_A_MODULE = {"mc1", "mc2"}
-"""Metrics of choices, which call none of what their module's metrics of texts need."""
 
 
 def version(metric: type[BaseMetric]) -> str:
@@ -46,13 +44,14 @@ def included_modules(objects: Sequence[Any]) -> set[str]:
     return {target.name if isinstance(target, Module) else target.module.name for target in numbers}
 
 
-def trees(metric: type[BaseMetric]) -> Iterator[tuple[Path, ast.Module]]:
-    """The modules that a metric's version covers by themselves, and the scripts that it declares."""
-    for name in included_modules([metric, *declared(metric, "COMPANIONS")]):
-        spec = importlib.util.find_spec(name)
+def trees(metric: type[BaseMetric]) -> Iterator[tuple[Path, ast.stmt]]:
+    """The statements that a metric's version covers, each with its file: its own, and those of the scripts that it declares."""
+    for target in CodeClosure(References(), [metric, *declared(metric, "COMPANIONS")]).numbers:
+        module, nodes = (target, target.statements) if isinstance(target, Module) else (target.module, [target])
+        spec = importlib.util.find_spec(module.name)
         assert spec is not None
         assert spec.origin is not None
-        yield Path(spec.origin), ast.parse(Path(spec.origin).read_text("utf-8"))
+        yield from ((Path(spec.origin), each.node) for each in nodes)
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.NAME)
@@ -66,12 +65,11 @@ def test_a_metric_declares_the_scripts_that_its_modules_start(metric: type[BaseM
     assert started == set(declared(metric, "COMPANIONS"))
 
 
-@pytest.mark.parametrize("metric", [each for each in METRICS if each.NAME not in SHARE_A_MODULE], ids=lambda metric: metric.NAME)
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.NAME)
 def test_a_metric_declares_the_packages_that_its_modules_ask_for(metric: type[BaseMetric]) -> None:
     asked = {
         str(node.args[0].value).partition(".")[0].replace("_", "-")
-        for _, tree in trees(metric)
-        for part in tree.body
+        for _, part in trees(metric)
         if not isinstance(part, ast.ClassDef) or part.name in {parent.__name__ for parent in metric.__mro__}
         for node in ast.walk(part)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "extra_module" and isinstance(node.args[0], ast.Constant)
