@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Self
 
 from eval_dagster.checkpoints import record_evaluation, remember_new, remembered
+from eval_dagster.collector import looking_rarely
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, NotEvaluatedError, described
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
@@ -97,6 +98,19 @@ def evaluate(
     are also returned. A partition that fails at one stage skips the later ones; the others continue. The catalog is published after each
     model, unless that has taken much of the time so far, and at the end. `stopping` is the gate that may stop evals early.
     """
+    with looking_rarely():
+        yield from _evaluated(project, partitions, stages=stages, run_id=run_id, reporter=reporter, stopping=stopping)
+
+
+def _evaluated(
+    project: Project,
+    partitions: Iterable[tuple[str, str]],
+    *,
+    stages: Collection[str],
+    run_id: str,
+    reporter: Reporter,
+    stopping: Stopping | None,
+) -> Iterator[Outcome]:
     project.lake.answers.begin()
     by_model: dict[str, list[str]] = defaultdict(list)
     for eval_name, model in partitions:

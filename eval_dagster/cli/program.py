@@ -5,7 +5,6 @@ said so; the exit status alone says nothing, since `os._exit(0)` looks like succ
 """
 
 import ctypes
-import gc
 import mmap
 import os
 import resource
@@ -17,6 +16,7 @@ from typing import NoReturn
 
 from eval_dagster import users_code
 from eval_dagster.cli.streams import leave_at_once
+from eval_dagster.collector import look_rarely
 from eval_dagster.users_code import SIZE, Death, Record, how_ended
 
 _SERVERS = ("ui", "view")
@@ -34,9 +34,6 @@ _LITTLE = 36 * 2**20
 _SETTLE_S = 0.05
 """Seconds in which a signal to all processes of a command reaches each."""
 _PR_SET_PDEATHSIG = 1
-_YOUNG_OBJECTS = 50_000
-"""New objects after which Python looks for cycles. By itself it looks after some hundred, through the modules of Dagster and MLflow, for a
-quarter of the time of a run. The peak of memory is the same."""
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -80,7 +77,7 @@ def program() -> NoReturn:
 
 def _work() -> NoReturn:
     """Do the work of the command in this process."""
-    gc.set_threshold(_YOUNG_OBJECTS, 10, 10)
+    look_rarely()
     try:
         from eval_dagster.cli.main import program as work  # not before the fork: threads of libraries do not survive it
 

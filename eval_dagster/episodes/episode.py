@@ -245,10 +245,13 @@ class Episode:
     def note(self, effect: Effect) -> None:
         """Record an effect."""
         self.effects[effect.place] = effect
-        self._has_effect |= effect.details.get("kind") == "effect"
+        is_effect = effect.details.get("kind") == "effect"
+        self._has_effect |= is_effect
         if self.recorded.get(effect.place) != effect and not self.is_rehearsal:
+            self.of.journal.add(self.sample.sample_id, effect)
             try:
-                self.of.journal.add(self.sample.sample_id, effect)
+                if is_effect:
+                    self.of.journal.flush()
             except OSError as error:
                 self.of.break_off(error)
                 raise self.fail(error) from error

@@ -40,7 +40,10 @@ class Effect:
 
 
 class EpisodeJournal:
-    """The effects of the episodes of an eval and a model, one line of JSON each, written at once."""
+    """The effects of the episodes of an eval and a model, one line of JSON each.
+
+    They are written by `flush`, together, before anything happens that must not happen twice: a request or an effect.
+    """
 
     def __init__(self, folder: Path, fingerprint: str, inputs: Mapping[str, str]) -> None:
         """Open the journal of a fingerprint, which covers the code of the episodes and their models.
@@ -50,6 +53,7 @@ class EpisodeJournal:
         self._inputs = inputs
         self._path = folder / f"{fingerprint}.journal"
         self._file: IO[bytes] | None = None
+        self._lines: list[bytes] = []
 
     def read(self) -> dict[str, dict[Place, Effect]]:
         """The recorded effects by sample and place. Skips a line that was cut by a crash."""
@@ -66,19 +70,27 @@ class EpisodeJournal:
         return found
 
     def add(self, sample_id: str, effect: Effect) -> None:
-        """Write an effect. A later one at the same place replaces it."""
+        """Add an effect. A later one at the same place replaces it."""
+        written = {**vars(effect), "value": None if effect.value is None else vars(effect.value)}
+        self._lines.append(json.dumps({"sample_id": sample_id, "input": self._inputs[sample_id], "effect": written}).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Write what was added. Raises `OSError` if there is no space for it."""
+        if not self._lines:
+            return
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab", buffering=0)
             if self._file.tell() and not self._path.read_bytes().endswith(b"\n"):  # after a crash
                 self._file.write(b"\n")
-        written = {**vars(effect), "value": None if effect.value is None else vars(effect.value)}
-        line = json.dumps({"sample_id": sample_id, "input": self._inputs[sample_id], "effect": written}).encode() + b"\n"
-        if os.write(self._file.fileno(), line) != len(line):
+        lines, self._lines = b"".join(self._lines), []
+        if os.write(self._file.fileno(), lines) != len(lines):
             raise OSError(f"no space left for {self._path}")
 
     def close(self) -> None:
-        """Close the file. It stays until `delete_journals`."""
+        """Write the rest, and close the file. It stays until `delete_journals`."""
+        with suppress(OSError):
+            self.flush()
         if self._file is not None:
             self._file.close()
             self._file = None

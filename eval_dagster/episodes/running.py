@@ -1,15 +1,15 @@
 """Runs the episodes of an eval at once: all requests that wait go to the models together, while tools of other episodes go on.
 
-The episodes run in an event loop in a thread of its own. Models are asked in the thread that iterates, since they handle signals there.
+The episodes run in an event loop in a thread of its own. Models are asked in the thread that iterates, since they handle signals there. A
+model may give answers at once, or each later, while it is asked more.
 """
 
 import asyncio
-import contextvars
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from eval_dagster.episodes.branches import branching
 from eval_dagster.episodes.episode import Episode, EpisodeEnd, ReplyOf, RequestOf
 from eval_dagster.episodes.limits import LIMITS
 from eval_dagster.episodes.recording import Effect, EpisodeJournal, Place
+from eval_dagster.episodes.tool_threads import ToolThreads
 from eval_dagster.episodes.tools import Tool
 from eval_dagster.errors import DataError
 from eval_dagster.lake.tables.columns import Answer
@@ -27,7 +28,9 @@ _QUIET_PASSES = 3
 """Passes of the event loop without a new request after which the waiting ones are sent."""
 _PATIENCE_S, _LOOK_S = 0.005, 0.0005
 """Seconds for which the waiting requests wait for tools under way, whose episodes may ask at once, and seconds between two looks."""
-_TOOL_THREADS = 32
+_REST, _LONGEST_REST_S = 4, 0.02
+"""After requests were sent whose answers come later, the next ones are collected for so many times as long as that took, and for so many
+seconds at most: then they are sent in fewer, larger parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +40,12 @@ class Asked:
     requests: Mapping[str, Sequence[Request]]
 
 
-AnswersOf = Callable[[str, Sequence[Request]], Mapping[str, Answer]]
-"""The answers of the model of a role to requests, by their ids. One that is missing could not be asked."""
+Answers = Mapping[tuple[str, str], Answer | None]
+"""Answers by role and request id. Null for a request that could not be asked."""
+Later = Callable[[Callable[[], Answers]], None]
+"""Takes a function that gives further answers, from any thread. It is called in the thread that asks."""
+AnswersOf = Callable[[str, Sequence[Request], Later], Answers]
+"""Asks the model of a role. Gives the answers that are there, and the others later."""
 
 
 class Episodes:
@@ -65,15 +72,14 @@ class Episodes:
         """Why no request can be answered any more."""
         self._at_once = at_once
         self._loop = asyncio.new_event_loop()
-        self._items: queue.SimpleQueue[Asked | EpisodeEnd | BaseException | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[Asked | EpisodeEnd | BaseException | Callable[[], Answers] | None] = queue.SimpleQueue()
         self._pending: dict[tuple[str, str], Request] = {}
         self._under_way: dict[tuple[str, str], asyncio.Future[Answer | None]] = {}
         self._submitted = 0
-        self._tools_under_way = 0
         self._patient_until = 0.0
         self._is_free = True
         self._is_settling = False
-        self._threads = ThreadPoolExecutor(_TOOL_THREADS, thread_name_prefix="tool")
+        self._threads = ToolThreads(self._loop)
 
     def run(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]], ask: AnswersOf) -> Iterator[EpisodeEnd]:
         """Yield the end of each episode as it comes.
@@ -81,7 +87,7 @@ class Episodes:
         Args:
             samples: The questions.
             recorded: What earlier runs recorded, by sample and place.
-            ask: Asks the model of a role. Its answers must be stored when it returns.
+            ask: Asks the model of a role. Its answers must be stored when they are given.
 
         Raises:
             DataError: The first episode does not do the same when it is replayed, so no episode could be.
@@ -95,14 +101,20 @@ class Episodes:
                 if isinstance(item, EpisodeEnd):
                     yield item
                     continue
-                for role, requests in item.requests.items():
-                    answers = ask(role, requests)
-                    self._loop.call_soon_threadsafe(self._deliver, role, requests, answers)
-                self._loop.call_soon_threadsafe(self._be_free)
+                if isinstance(item, Asked):
+                    started, is_live = time.monotonic(), False
+                    for role, requests in item.requests.items():
+                        answers = ask(role, requests, self._items.put)
+                        is_live |= len(answers) < len(requests)
+                        self._loop.call_soon_threadsafe(self._deliver, answers)
+                    rest_s = min(_REST * (time.monotonic() - started), _LONGEST_REST_S) if is_live else 0.0
+                    self._loop.call_soon_threadsafe(self._loop.call_later, rest_s, self._be_free)
+                elif answers := item():
+                    self._loop.call_soon_threadsafe(self._deliver, answers)
         finally:
             self._loop.call_soon_threadsafe(self._cancel)
             thread.join()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
             self._loop.close()
 
     def break_off(self, error: BaseException) -> None:
@@ -121,11 +133,7 @@ class Episodes:
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """The value of a function that is called in a thread, in the context of its branch."""
-        self._tools_under_way += 1
-        try:
-            return await self._loop.run_in_executor(self._threads, contextvars.copy_context().run, function)
-        finally:
-            self._tools_under_way -= 1
+        return await self._threads.call(function)
 
     def _work(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
         asyncio.set_event_loop(self._loop)
@@ -181,7 +189,7 @@ class Episodes:
         """Offer the waiting requests once no episode can ask another one before something comes back."""
         if self._submitted != seen:
             passes = _QUIET_PASSES
-        elif passes == 0 and self._tools_under_way and self._loop.time() < self._patient_until:
+        elif passes == 0 and self._threads.under_way and self._loop.time() < self._patient_until:
             self._loop.call_later(_LOOK_S, self._settle, self._submitted, 0)
             return
         elif passes == 0:
@@ -190,15 +198,18 @@ class Episodes:
             for (role, _), request in self._pending.items():
                 by_role.setdefault(role, []).append(request)
             self._pending.clear()
-            self._items.put(Asked(requests=by_role))
+            try:
+                self.journal.flush()
+                self._items.put(Asked(requests=by_role))
+            except OSError as error:
+                self.break_off(error)
             return
         self._loop.call_soon(self._settle, self._submitted, passes - 1)
 
-    def _deliver(self, role: str, requests: Sequence[Request], answers: Mapping[str, Answer]) -> None:
-        for request in requests:
-            key, answer = (role, request.request_id), answers.get(request.request_id)
-            future = self._under_way.pop(key)
-            if not future.done():
+    def _deliver(self, answers: Answers) -> None:
+        for key, answer in answers.items():
+            future = self._under_way.pop(key, None)
+            if future is not None and not future.done():
                 future.set_result(answer)
 
     def _be_free(self) -> None:

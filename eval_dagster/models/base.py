@@ -35,6 +35,30 @@ class Look:
     """Why no request can be answered now. Cached answers stay valid."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The end of a model's answers to requests that come one after the other."""
+
+    error: BaseException | None = None
+    """Why it ended. Null if that was asked for."""
+
+
+PutAnswers = Callable[[Sequence[tuple[Request, ModelResponse]] | Ended], None]
+"""Takes answers as soon as they are there, and at last the end. It is called in a thread of the model."""
+
+
+class Answering(Protocol):
+    """Answers requests as they come."""
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Ask requests, while earlier ones may be under way."""
+        ...
+
+    def cancel(self) -> None:
+        """Leave what is under way, and end. Returns when nothing is put any more."""
+        ...
+
+
 @runtime_checkable
 class Model(Protocol):
     """A loaded model. A backend extends this class, and so gets the defaults."""
@@ -60,6 +84,10 @@ class Model(Protocol):
     def conversing(self) -> AbstractContextManager[None]:
         """Within the block, later requests may continue earlier ones with their answers. A model may keep what it computed for them."""
         return nullcontext()
+
+    def answering(self, put: PutAnswers) -> Answering | None:  # noqa: ARG002
+        """Begin to answer requests as they come. Null for a model that answers a sequence at a time, by `respond`."""
+        return None
 
     def end(self) -> None:
         """Begin no further request. `respond` ends when those under way are answered. May be called from a handler of a signal."""

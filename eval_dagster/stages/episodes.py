@@ -1,7 +1,7 @@
 """Stage `model_outputs` of an `EpisodeTask`: its episodes run at once, and each becomes a row of `responses`."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +10,16 @@ from typing import Any, cast
 from eval_dagster.episodes.episode import Ask, EpisodeEnd
 from eval_dagster.episodes.limits import Spent
 from eval_dagster.episodes.recording import Effect, EpisodeJournal, delete_journals
-from eval_dagster.episodes.running import Episodes
+from eval_dagster.episodes.running import Answers, AnswersOf, Episodes, Later
 from eval_dagster.episodes.tools import tools_of
 from eval_dagster.errors import DataError
 from eval_dagster.lake.tables.columns import Answer, PromptRow
 from eval_dagster.lake.tables.rows import message_fields, prompt_of, request_of, response_row
+from eval_dagster.models.base import Model
 from eval_dagster.progress.reporting import Reporter, following
 from eval_dagster.prompts.conversations import Conversations
 from eval_dagster.records import SUBJECT, GenerationSettings, ModelResponse, Request, ResponseType, ToolCall
-from eval_dagster.stages.inference import AskedModel, Asker, look_at
+from eval_dagster.stages.inference import AskedModel, Asker, late_interruption, look_at
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import rendering_of
 from eval_dagster.stores.locks import locked
@@ -97,6 +98,8 @@ class EpisodeAsker:
         self._asked, self._reporter = asked, reporter
         self._sessions = ExitStack()
         self._askers: dict[str, tuple[AskedModel, Asker]] = {asked.name: (asked, asker)}
+        self._live_models: list[Model] = []
+        """Models with answers under way while the episodes go on."""
         self._sessions.enter_context(asker.session())
 
     def ended(self, partition: Partition, prompts: Iterator[PromptRow]) -> Iterator[EndedEpisode]:
@@ -171,8 +174,9 @@ class EpisodeAsker:
             try:
                 ask = self._answers_of(partition, models, episodes)
                 found = episodes.run(samples, recorded, ask)
-                for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes", least=0):
-                    ended[end.sample_id] = _ended(row_of[end.sample_id], end, self._asked.version)
+                with late_interruption(self._live_models, self._reporter):
+                    for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes", least=0):
+                        ended[end.sample_id] = _ended(row_of[end.sample_id], end, self._asked.version)
                 if episodes.failure and self._askers[partition.model][1].run.failure is None:
                     raise DataError(f"eval {partition.eval_name}: a model of its `roles` cannot be asked: {episodes.failure}")
                 if not episodes.failure:
@@ -210,31 +214,40 @@ class EpisodeAsker:
             self._sessions.enter_context(asker.session())
         return self._askers[model]
 
-    def _answers_of(
-        self, partition: Partition, models: Mapping[str, str], episodes: Episodes
-    ) -> Callable[[str, Sequence[Request]], Mapping[str, Answer]]:
+    def _answers_of(self, partition: Partition, models: Mapping[str, str], episodes: Episodes) -> AnswersOf:
         rounds = 0
 
-        def ask(role: str, requests: Sequence[Request]) -> Mapping[str, Answer]:
+        def of_roles(model: str, answers: Mapping[str, Answer | None]) -> Answers:
+            """Answers of a model for all of its roles, which may ask the same."""
+            if None in answers.values():
+                episodes.failure = self._of(model)[1].run.failure or episodes.failure
+            return {(role, name): answer for name, answer in answers.items() for role, other in models.items() if other == model}
+
+        def ask(role: str, requests: Sequence[Request], later: Later) -> Answers:
             nonlocal rounds
             rounds += 1
-            asked, asker = self._of(models[role])
-            names = {request.request_id for request in requests}
-            known = asked.cache.find(names)
-            known |= {name: asker.failed[name] for name in names & asker.failed.keys()}
-            missing = {request.request_id: request for request in requests if request.request_id not in known}
+            model = models[role]
+            asked, asker = self._of(model)
+            run, answers = asker.run, dict[str, Answer | None]()
+            wanted = {request.request_id: request for request in requests}
+            answers |= {name: asker.failed[name] for name in wanted.keys() & asker.failed.keys()}
+            if not asker.is_live:
+                answers |= asked.cache.find(wanted.keys() - answers.keys())
+            missing = {name: request for name, request in wanted.items() if name not in answers}
+            live = asker.live(lambda take: later(lambda: of_roles(model, take()))) if missing else None
+            if live is not None:
+                if live.model not in self._live_models:
+                    self._live_models.append(live.model)
+                return of_roles(model, {**answers, **live.ask(missing.values())})
             if missing:
                 asker.ask(list(missing.values()), dict.fromkeys(missing, partition.eval_name), f"round {rounds} of {partition.eval_name}")
-            run = asker.run
             found = dict(run.answers)
             asker.failed |= {name: row for name, row in found.items() if row.get("retryable")}
             for name in found:
                 asker.answered.times(name)
-            answers = known | run.found | found
+            answers |= {name: run.found.get(name) for name in missing} | found
             run.answers, run.found = {}, {}
-            if run.failure and not names <= answers.keys():
-                episodes.failure = run.failure
-            return answers
+            return of_roles(model, answers)
 
         return ask
 

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,8 +25,10 @@ from eval_dagster.models.base import Known, Look, Model, ModelHandle
 from eval_dagster.models.usage import remember_ways
 from eval_dagster.progress.reporting import Reporter, SilentReporter, use_reporter
 from eval_dagster.project import Project
-from eval_dagster.records import GenerationSettings, ModelResponse, Request
+from eval_dagster.records import ModelResponse, Request
+from eval_dagster.stages.answer_faults import fitting, require_asked
 from eval_dagster.stages.answer_progress import AnswerProgress
+from eval_dagster.stages.live_asking import Later, LiveAsks
 from eval_dagster.stages.partition import Partition
 from eval_dagster.users_code import calling
 from eval_dagster.versions.hashes import stable_hash
@@ -78,13 +80,13 @@ def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
 
 
 @contextmanager
-def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
-    """Within the block, the first SIGINT or SIGTERM ends the model's work by `Model.end`, and takes effect after the block.
+def late_interruption(models: Collection[Model], reporter: Reporter) -> Iterator[None]:
+    """Within the block, the first SIGINT or SIGTERM ends the models' work by `Model.end`, and takes effect after the block.
 
-    A second signal takes effect at once. A model that computes in this process is interrupted at once. So are blocks in threads other than
-    the main one, which do not receive signals.
+    A second signal takes effect at once. If all models compute in this process, so does the first one. So it does in threads
+    other than the main one, which do not receive signals. Models may be added to the collection within the block.
     """
-    if not loaded.waits_for_answers or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}
@@ -96,8 +98,13 @@ def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         restore()
+        waiting = [model for model in models if model.waits_for_answers]
+        if not waiting:
+            signal.raise_signal(number)
+            return
         received.append(number)
-        loaded.end()
+        for model in waiting:
+            model.end()
         # In a separate thread, because the interrupted code may hold the lock of the reporter.
         note = "interrupted: waits for the answers that are under way; interrupt again to leave them"
         threading.Thread(target=reporter.note, args=(note,), daemon=True).start()
@@ -262,6 +269,7 @@ class Asker:
         self._memory: PeakMemory | None = None
         self._session: ExitStack | None = None
         self._flusher: ResponseFlusher | None = None
+        self._live: LiveAsks | None = None
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -280,7 +288,28 @@ class Asker:
             try:
                 yield
             finally:
-                self._session = self._flusher = None
+                self._session = self._flusher = self._live = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the model is asked by `live`, which finds the stored answers too."""
+        return self._live is not None
+
+    def live(self, later: Later) -> LiveAsks | None:
+        """Asks requests as they come, within a session. None if the model answers a sequence at a time, or cannot be loaded.
+
+        `later` is given a function for each batch of answers, as `LiveAsks` says.
+        """
+        if self._live is None and self._session is not None and self._model.cache.has_journals and (loaded := self._load()) is not None:
+            claim = self._session.enter_context(self._model.cache.claiming(self._model.run_id))
+            live = LiveAsks(self, self._model.name, loaded, claim, self._reporter, later)
+            if live.is_going:
+                self._session.callback(live.close)
+                self._memory = self._session.enter_context(PeakMemory())
+                self._live = live
+        if self._live is not None:
+            self._live.later = later
+        return self._live
 
     def ask(self, requests: Sequence[Request], evals: Mapping[str, str], part: str = "") -> None:
         """Send requests, unless the model has failed before. Final answers are flushed to the cache, even if the call is interrupted.
@@ -315,22 +344,8 @@ class Asker:
     def _send(self, requests: Sequence[Request], claim: Claim, part: str) -> None:
         """Send requests while their claim is not lost. If the model fails, the run gets the reason."""
         run, model, reporter = self.run, self._model, self._reporter
-        code = f"the model {model.name}"
-        try:
-            with calling(code, is_limited=False):
-                if self._loaded is None:
-                    handle = model.project.handle(model.name)
-                    with use_reporter(reporter), reporter.track(f"load {model.name}", total=1, unit="model") as advance:
-                        loaded = model.kept.load(handle)
-                        advance()
-                    if handle.version() != model.version:
-                        raise ModelError(f"the model {model.name} changed while it was being loaded; run again")
-                    self._loaded = loaded
-                    if self._session is not None:
-                        self._session.enter_context(loaded.conversing())
-                loaded = self._loaded
-        except EvalDagsterError as error:
-            run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
+        loaded = self._load()
+        if loaded is None:
             return
         started = time.monotonic()
         memory, shown = self._memory, reporter
@@ -340,17 +355,16 @@ class Asker:
             shown = SilentReporter()
         try:
             with (
-                calling(code, is_limited=False),  # a batch may take hours
+                calling(f"the model {model.name}", is_limited=False),  # a batch may take hours
                 self._measured(memory),
                 self._flushing(claim) as flusher,
                 use_reporter(reporter),
                 AnswerProgress(shown, model.name, loaded, requests, run.owners, part) as progress,
-                late_interruption(loaded, reporter),
+                late_interruption([loaded], reporter),
                 closing(_timed(loaded, requests)) as answers,
             ):
                 for request, response in answers:
-                    row: Answer = {**answer_row(request.request_id, response, model.stored_version), "retryable": response.retryable}
-                    run.answers[request.request_id] = row
+                    run.answers[request.request_id] = row = self.row_of(request, response)
                     if not response.retryable:
                         flusher.add(row)
                     progress.count(request)
@@ -360,12 +374,50 @@ class Asker:
         except LakeUnreachableError:  # the answers are in the journal
             raise
         except EvalDagsterError as error:
-            run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
+            self.fail(error)
         finally:
             if self._memory is None or memory.bytes > self._memory.bytes:
                 self._memory = memory
-            self._requests += len(requests)
-            self._seconds += time.monotonic() - started
+            self.count(len(requests), time.monotonic() - started)
+
+    def _load(self) -> Model | None:
+        """The loaded model. If it cannot be loaded, the run gets the reason."""
+        model, reporter = self._model, self._reporter
+        if self._loaded is not None:
+            return self._loaded
+        try:
+            with calling(f"the model {model.name}", is_limited=False):
+                handle = model.project.handle(model.name)
+                with use_reporter(reporter), reporter.track(f"load {model.name}", total=1, unit="model") as advance:
+                    loaded = model.kept.load(handle)
+                    advance()
+                if handle.version() != model.version:
+                    raise ModelError(f"the model {model.name} changed while it was being loaded; run again")
+                self._loaded = loaded
+                if self._session is not None:
+                    self._session.enter_context(loaded.conversing())
+        except EvalDagsterError as error:
+            self.fail(error)
+            return None
+        return loaded
+
+    def fail(self, error: EvalDagsterError) -> None:
+        """Give the run the reason for which the model answers nothing more."""
+        self.run.failure, self.run.is_limited = str(error), isinstance(error, NotEvaluatedError)
+
+    def row_of(self, request: Request, response: ModelResponse) -> Answer:
+        """The row of an answer."""
+        return {**answer_row(request.request_id, response, self._model.stored_version), "retryable": response.retryable}
+
+    def store(self, rows: Sequence[Answer]) -> None:
+        """Store final answers, within a session."""
+        assert self._flusher is not None
+        self._flusher.add(*rows)
+
+    def count(self, requests: int, seconds: float) -> None:
+        """Count requests that the model was asked, and the time in which it answered some."""
+        self._requests += requests
+        self._seconds += seconds
 
     @contextmanager
     def _measured(self, memory: "PeakMemory") -> Iterator[None]:
@@ -435,52 +487,11 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
     last = time.monotonic()
     asked = {request.request_id for request in requests}
     for request, given in loaded.respond(requests):
-        if request.request_id not in asked:
-            raise ModelError(f"the model answered the request {request.request_id}, which it was not asked now; expected each once")
+        require_asked(request, asked)
         asked.remove(request.request_id)
-        fault = misfit(request, given)
-        response = given if fault is None else ModelResponse(error=f"ModelError: the model gave {fault}", retryable=True)
+        response = fitting(request, given)
         now = time.monotonic()
         if gpus is not None and response.worker_s is None:
             response = replace(response, worker_s=now - last, gpu_s=(now - last) * gpus)
         yield request, response
         last = now
-
-
-def misfit(request: Request, response: object) -> str | None:
-    """The fault of an answer, which may come from a user's model. None if it fits its request."""
-    if not isinstance(response, ModelResponse):
-        return f"{type(response).__name__}; expected a ModelResponse"
-    if response.error is not None:
-        return None
-    if request.choices is None and not request.perplexity:
-        number, texts = (request.generation or GenerationSettings()).num_samples - request.first_text, response.text
-        if len(texts) != number or not all(isinstance(text, str) for text in texts):
-            return f"{len(texts)} texts; expected {number} texts of type str"
-        return _miscounted(number, "texts", finish_reason=response.finish_reason)
-    number = 1 if request.choices is None else len(request.choices)
-    values, prior = response.choice_logprobs, response.unconditioned_logprobs
-    if not all(map(math.isfinite, (*values, *(prior or ())))):
-        return f"a log-probability that is no finite number: {[*values, *(prior or ())]}"
-    if request.choices is None:
-        return None if values else "no log-probability of the text; expected one for each token"
-    return _miscounted(number, "choices", logprobs=values) or _miscounted(
-        number,
-        "choices",
-        **{
-            name: found
-            for name, found in {
-                "token_logprobs": response.token_logprobs,
-                "argmax_logits_eq_gold": response.argmax_logits_eq_gold,
-                "unconditioned_logprobs": prior,
-            }.items()
-            if found
-        },
-    )
-
-
-def _miscounted(number: int, of: str, **lists: Sequence[object]) -> str | None:
-    """The first list whose length differs from `number`, in words. None if all fit."""
-    return next(
-        (f"{len(each)} {name} for {number} {of}; expected one for each" for name, each in lists.items() if len(each) != number), None
-    )

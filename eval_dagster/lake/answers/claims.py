@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.remote.store import Store, StoredObject
@@ -103,37 +104,50 @@ class HomeClaims:
             run_id: The run that asks.
             find: Returns the stored answers to requests.
         """
-        path = self._folder / secrets.token_hex(8)
-        others: list[Other] = []
-        # One lock for all versions: a file for each version of a model would stay forever.
-        with locked(self._all / "lock"):
-            self._sweep()
-            self._folder.mkdir(exist_ok=True)
-            for other in self._folder.iterdir():
-                try:
-                    holder, *names = other.read_text().split("\n")
-                except FileNotFoundError:  # it has just ended
-                    continue
-                if requests := wanted & set(names):
-                    others.append(Other(holder=holder, requests=requests, is_held=partial(is_held, other)))
-            known = find(wanted)  # after the claims, because an ended claim has stored its answers
-            mine = wanted - known.keys() - {name for each in others for name in each.requests}
-            file = path.open("xb") if mine else None
-            if file is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                file.write("\n".join([holder_of(run_id), *sorted(mine)]).encode())
-                file.flush()
-        try:
-            yield Claim(known=known, requests=mine, others=tuple(each for each in others if each.requests - known.keys()))
-        finally:
-            if file is not None:
-                path.unlink(missing_ok=True)
-                file.close()
+        with self.claiming(run_id, find) as claim:
+            yield claim(wanted)
 
-    def _sweep(self) -> None:
+    @contextmanager
+    def claiming(self, run_id: str, find: Callable[[Set[str]], Rows]) -> Iterator[Callable[[Set[str]], Claim]]:
+        """Give a function that claims requests, as `claimed` does, one set after the other. All are held to the end of the block."""
+        path = self._folder / secrets.token_hex(8)
+        with contextlib.ExitStack() as held:
+            file: IO[bytes] | None = None
+
+            def claim(wanted: Set[str]) -> Claim:
+                nonlocal file
+                others: list[Other] = []
+                # One lock for all versions: a file for each version of a model would stay forever.
+                with locked(self._all / "lock"):
+                    self._sweep(path)
+                    self._folder.mkdir(exist_ok=True)
+                    for other in self._folder.iterdir():
+                        if other == path:
+                            continue
+                        try:
+                            holder, *names = other.read_text().split("\n")
+                        except FileNotFoundError:  # it has just ended
+                            continue
+                        if requests := wanted & set(names):
+                            others.append(Other(holder=holder, requests=requests, is_held=partial(is_held, other)))
+                    known = find(wanted)  # after the claims, because an ended claim has stored its answers
+                    mine = wanted - known.keys() - {name for each in others for name in each.requests}
+                    if mine and file is None:
+                        file = path.open("xb", buffering=0)
+                        held.callback(file.close)
+                        held.callback(path.unlink, missing_ok=True)
+                        fcntl.flock(file, fcntl.LOCK_EX)
+                        file.write(holder_of(run_id).encode())
+                    if mine and file is not None:
+                        file.write("".join(f"\n{name}" for name in sorted(mine)).encode())
+                return Claim(known=known, requests=mine, others=tuple(each for each in others if each.requests - known.keys()))
+
+            yield claim
+
+    def _sweep(self, own: Path) -> None:
         """Remove the claims of processes that have ended, and the folders of versions that nobody asks."""
         for path in self._all.glob("*/*"):
-            if not is_held(path):
+            if path != own and not is_held(path):
                 path.unlink(missing_ok=True)
         for folder in self._all.iterdir():
             if folder.is_dir():

@@ -62,8 +62,8 @@ class Journal:
         self._path = folder
         self._ended: list[tuple[Path, IO[bytes]]] = []
 
-    def add(self, row: Answer) -> None:
-        """Write an answer."""
+    def add(self, rows: Iterable[Answer]) -> None:
+        """Write answers."""
         while self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._number += 1
@@ -77,8 +77,8 @@ class Journal:
                 self._file = file
             except FileNotFoundError:  # another process treated it as abandoned before it was locked
                 file.close()
-        line = lines_of_rows([row])
-        if self._file.write(line) != len(line):
+        lines = lines_of_rows(rows)
+        if self._file.write(lines) != len(lines):
             raise OSError(f"no space left for {self._path}")
 
     @contextlib.contextmanager
@@ -155,8 +155,16 @@ class ResponseCache:
     def claimed(self, request_ids: Set[str], run_id: str) -> AbstractContextManager[Claim]:
         """Claim the requests that have no answer and that no other process asks, for the duration of the block."""
         if self._store_claims is None:
-            return HomeClaims(self._lake.home, self._model_version).claimed(request_ids, run_id, self.find)
+            return self._home_claims.claimed(request_ids, run_id, self.find)
         return self._store_claims.claimed(request_ids, run_id, self.find, partial(self.add, run_id=run_id))
+
+    def claiming(self, run_id: str) -> AbstractContextManager[Callable[[Set[str]], Claim]]:
+        """Give a function that claims requests, one set after the other, to the end of the block. For caches that have journals."""
+        return self._home_claims.claiming(run_id, self.find)
+
+    @property
+    def _home_claims(self) -> HomeClaims:
+        return HomeClaims(self._lake.home, self._model_version)
 
     @property
     def has_journals(self) -> bool:
@@ -333,14 +341,14 @@ class ResponseFlusher:
         finally:
             self._journal.close()
 
-    def add(self, row: Answer) -> None:
-        """Add an answer. Raises the error of the last flush, such as a full disk, because later answers could not be stored either."""
+    def add(self, *rows: Answer) -> None:
+        """Add answers. Raises the error of the last flush, such as a full disk, because later answers could not be stored either."""
         if self._problem is not None:
             raise self._problem
         with self._lock:
-            self._journal.add(row)
-            self._rows.append(row)
-            self._held[row["request_id"]] = row
+            self._journal.add(rows)
+            self._rows += rows
+            self._held |= {row["request_id"]: row for row in rows}
 
     def held(self, wanted: Set[str]) -> dict[str, Answer]:
         """The answers to some requests that are not in a file yet."""

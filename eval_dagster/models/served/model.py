@@ -15,12 +15,12 @@ from functools import partial
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelUnreachableError
-from eval_dagster.models.base import Model, is_scored
+from eval_dagster.models.base import Answering, Model, PutAnswers, is_scored
 from eval_dagster.models.pooled.pieces import Piece, cut, in_order
 from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
 from eval_dagster.models.served.calls.client import Client, Headers, PushbackError, StoppedError
-from eval_dagster.models.served.calls.threads import Put, Stream, result_of
+from eval_dagster.models.served.calls.threads import Feed, Put, Stream, result_of
 from eval_dagster.models.served.pace.attempts import ServerDownError
 from eval_dagster.models.served.pace.pacing import Pace
 from eval_dagster.models.served.scoring.responses import CallReply
@@ -29,7 +29,7 @@ from eval_dagster.models.served.series import Answered, Series
 from eval_dagster.models.served.spend import CappedClient, CapReachedError, Spend
 from eval_dagster.models.usage import GenerationUsage, Usage
 from eval_dagster.progress.reporting import Reporter, SilentReporter, current_reporter
-from eval_dagster.records import ModelResponse, Request
+from eval_dagster.records import ModelResponse, Request, Role
 
 _DOWN_AFTER_S = 3.0
 """Seconds of broken connections after which a server is left out."""
@@ -55,8 +55,9 @@ class Replica:
 class _Work:
     """The requests that are not answered yet."""
 
-    def __init__(self, pieces: Sequence[Piece], servers: int) -> None:
-        """Divide pieces, in the order of their prompts, among so many servers."""
+    def __init__(self, pieces: Sequence[Piece], servers: int, *, is_open: bool = False) -> None:
+        """Divide pieces, in the order of their prompts, among so many servers. More may come if `is_open`."""
+        self._is_open = is_open
         total, before = sum(piece.work for piece in pieces), 0.0
         self._parts: list[deque[Piece]] = [deque() for _ in range(servers)]
         for piece in pieces:
@@ -66,12 +67,20 @@ class _Work:
         self._changed = asyncio.Event()
         self._starting = set(range(servers))
         """Servers that have asked for no piece yet, and may."""
+        self._idle: set[int] = set()
+        """Servers that wait for a piece. They take their own."""
         self._started_by = time.monotonic() + _START_S
         self._stopped: set[int] = set()
         self._losses: Counter[str] = Counter()
         """How often connections broke while a request was under way, by its id."""
         self._suspects: deque[Request] = deque()
         """Requests that may break connections: each is sent last, and alone."""
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Add requests. Those of one conversation go to one server, which may have its beginning in its cache."""
+        for request in requests:
+            self._parts[_conversation(request) % len(self._parts)].append(Piece(requests=[request], work=1))
+        self._changed.set()
 
     async def next(self, server: int) -> Piece | None:
         """The next piece of a server; None if all requests are answered, or the server gets no more of them.
@@ -83,20 +92,23 @@ class _Work:
         while server not in self._stopped:
             part = self._parts[server]
             if not part:  # take from the most work of another server; one that starts has a while to begin its own
-                held = self._starting if time.monotonic() < self._started_by else ()
+                held = self._idle | (self._starting if time.monotonic() < self._started_by else set())
                 others = (each for index, each in enumerate(self._parts) if index not in held)
                 part = max(others, key=lambda each: sum(piece.work for piece in each), default=part)
             if part:
+                self._idle.discard(server)
                 piece = part.popleft() if part is self._parts[server] else part.pop()
                 self._taken[server] |= {request.request_id: request for request in piece.requests}
                 return piece
             if self._suspects and not self._taken[server]:
+                self._idle.discard(server)
                 request = self._suspects.popleft()
                 self._taken[server][request.request_id] = request
                 return Piece(requests=[request], work=0)
             if self.is_answered:
                 return None
             self._changed.clear()
+            self._idle.add(server)
             left_s = self._started_by - time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s if self._starting and left_s > 0 else None):
@@ -106,6 +118,7 @@ class _Work:
     def stop(self, *servers: int) -> None:
         """Give no more pieces to servers."""
         self._starting.difference_update(servers)
+        self._idle.difference_update(servers)
         self._stopped.update(servers)
         self._changed.set()
 
@@ -118,6 +131,7 @@ class _Work:
     def give_back(self, server: int) -> int:
         """Put back what a server has not answered. Returns the number of requests."""
         self._starting.discard(server)
+        self._idle.discard(server)
         requests = list(self._taken[server].values())
         self._taken[server].clear()
         self._suspects.extend(request for request in requests if self._losses[request.request_id] >= _MOST_LOSSES)
@@ -142,8 +156,15 @@ class _Work:
 
     @property
     def is_answered(self) -> bool:
-        """Whether all requests are answered."""
-        return not any(self._taken) and not any(self._parts) and not self._suspects
+        """Whether all requests are answered, and no more may come."""
+        return not self._is_open and not any(self._taken) and not any(self._parts) and not self._suspects
+
+
+def _conversation(request: Request) -> int:
+    """A number that the requests of a conversation share: of its messages up to the user's first one."""
+    messages = request.messages or ()
+    first = next((index for index, message in enumerate(messages) if message.role is Role.USER), len(messages) - 1)
+    return hash(tuple(message.content for message in messages[: first + 1]) or request.prompt)
 
 
 class Fleet:
@@ -184,21 +205,29 @@ class Fleet:
         """Requests under way at all servers."""
         return sum(pace.under_way for pace in list(self._paces.values()))
 
-    async def ask(self, requests: Sequence[Request]) -> None:
-        """Answer every request once.
+    async def ask(self, requests: Sequence[Request], feed: Feed[Sequence[Request]] | None = None) -> None:
+        """Answer every request once. Those of a feed come later, and ask for texts.
 
         Raises:
             StoppedError: A cap is reached, all servers refuse, or none has answered for `patience_s`.
         """
-        self._work = _Work(in_order(cut(requests, len(self._replicas))), len(self._replicas))
+        self._work = _Work(in_order(cut(requests, len(self._replicas))), len(self._replicas), is_open=feed is not None)
         self._scored = [request for request in requests if is_scored(request)]
         async with asyncio.TaskGroup() as group:
-            for index in range(len(self._replicas)):
-                group.create_task(self._keep_asking(index))
+            feeding = None if feed is None else group.create_task(self._take_in(feed))
+            async with asyncio.TaskGroup() as servers:
+                for index in range(len(self._replicas)):
+                    servers.create_task(self._keep_asking(index))
+            if feeding is not None:
+                feeding.cancel()
         if self._cap is not None:
             raise self._cap
         if not self._work.is_answered and self._refused:
             raise next(reversed(self._refused.values()))
+
+    async def _take_in(self, feed: Feed[Sequence[Request]]) -> None:
+        while (requests := await feed.next()) is not None:
+            self._work.add(requests)
 
     async def _keep_asking(self, index: int) -> None:
         """Let a server answer until all is answered, a cap is reached, or the server is refused."""
@@ -303,6 +332,22 @@ def _stopped(error: BaseException) -> StoppedError:
     return error
 
 
+class _Answering(Answering):
+    """Asks requests of a feed."""
+
+    def __init__(self, feed: Feed[Sequence[Request]], stream: Stream[Answered]) -> None:
+        self._feed = feed
+        self._stream = stream
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Ask requests, while earlier ones may be under way."""
+        self._feed.add(requests)
+
+    def cancel(self) -> None:
+        """Leave what is under way, and end."""
+        self._stream.cancel()
+
+
 class ServedModel(Model):
     """A model behind a server."""
 
@@ -347,8 +392,15 @@ class ServedModel(Model):
             StoppedError: No further request can succeed: the key is refused, the quota is spent, or the server is down.
         """
         reporter = current_reporter()  # a thread of its own has none
-        self._stream = Stream(partial(self._ask, requests, reporter))
+        self._stream = Stream(partial(self._ask, requests, None, reporter))
         return iter(self._stream)
+
+    def answering(self, put: PutAnswers) -> Answering:
+        """Answer requests as they come, over the same connections. It ends by an error as `respond` raises it."""
+        feed = Feed[Sequence[Request]]()
+        self._stream = Stream(partial(self._ask, (), feed, current_reporter()), put)
+        self._stream.start()
+        return _Answering(feed, self._stream)
 
     def end(self) -> None:
         """Begin no further request. `respond` ends when those under way are answered."""
@@ -356,8 +408,8 @@ class ServedModel(Model):
         if self._stream is not None:
             self._stream.end(lambda: self._now is None or not self._now.under_way)
 
-    async def _ask(self, requests: Sequence[Request], reporter: Reporter, put: Put[Answered]) -> None:
-        """Ask the server, or all servers, and count the answers."""
+    async def _ask(self, requests: Sequence[Request], feed: Feed[Sequence[Request]] | None, reporter: Reporter, put: Put[Answered]) -> None:
+        """Ask the server, or all servers, and count the answers. Those of the feed come later."""
         config, usage = self._config, self._usage
 
         def counted(item: Answered) -> None:
@@ -382,12 +434,21 @@ class ServedModel(Model):
             if self._replicas:
                 replicas, tokenizer, context = self._replicas, self._tokenizer, self._context
                 self._now = Fleet(self._name, replicas, client_of, counted, tokenizer, context, reporter, is_ending=is_ending)
-                await self._now.ask(requests)
+                await self._now.ask(requests, feed)
                 return
             async with self._pace() as pace, CappedClient(self._name, config, self._headers, self._spend) as client:
                 self._now = pace
-                series = Series(self._name, config, client, pace, counted, self._tokenizer, is_ending=is_ending)
-                await series.ask(requests, self._context, reporter)
+                series = Series(
+                    self._name,
+                    config,
+                    client,
+                    pace,
+                    counted,
+                    self._tokenizer,
+                    is_ending=is_ending,
+                    on_stop=None if feed is None else lambda _: feed.close(),
+                )
+                await series.ask(requests, self._context, reporter, feed)
         finally:
             self._now = None
 

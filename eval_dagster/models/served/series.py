@@ -1,9 +1,8 @@
 """The requests of one series to a server: planned, begun as the pace allows, and answered call by call."""
 
 import asyncio
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ from eval_dagster.errors import ModelError
 from eval_dagster.models.served.calls.answer_records import FEW_ATTEMPTS, BadAnswerError, Reply, Text, cut
 from eval_dagster.models.served.calls.bodies import Call, about_tokens, text_calls
 from eval_dagster.models.served.calls.client import Client, StoppedError
-from eval_dagster.models.served.calls.threads import Put
+from eval_dagster.models.served.calls.threads import Feed, Put
 from eval_dagster.models.served.pace.attempts import Attempts
 from eval_dagster.models.served.pace.pacing import Pace
 from eval_dagster.models.served.scoring.responses import CallReply, failed, refused, score_response, text_response
@@ -79,15 +78,15 @@ class AnswerHabits:
         self._has_reasoning = False
         """Whether a text came with reasoning."""
 
-    def require(self, reply: Reply, body: Mapping[str, object]) -> None:
-        """Require that an answer fits the others. `body` is its call's.
+    def require(self, reply: Reply, body: bytes) -> None:
+        """Require that an answer fits the others. `body` is its call's, as it was sent.
 
         Raises:
             BadAnswerError: It has the id of the answer to another request, or it has no text, and others show that the server lost it.
         """
         if reply.answer_id is not None:
             # A server that repeats ids more often than it gives new ones has none. Until that is seen, a repeated id is a wrong answer.
-            asked = hash(json.dumps(body, sort_keys=True))
+            asked = hash(body)
             if self._first_bodies.setdefault(hash(reply.answer_id), asked) != asked:
                 self._repeated_ids += 1
                 if self._repeated_ids <= _FEWEST_REPEATED or self._repeated_ids < len(self._first_bodies):
@@ -150,11 +149,15 @@ class Series:
         self._on_stop = on_stop
         self._is_ending = is_ending
 
-    async def ask(self, requests: Sequence[Request], context: int | None, reporter: Reporter) -> None:
-        """Answer the requests. A request is begun when its first call may be sent, so that few are held at once."""
+    async def ask(
+        self, requests: Sequence[Request], context: int | None, reporter: Reporter, feed: Feed[Sequence[Request]] | None = None
+    ) -> None:
+        """Answer the requests, and those of a feed. A request is begun when its first call may be sent, so that few are held at once."""
         await self.prepare(requests, context, reporter)
         async with asyncio.TaskGroup() as group:
             await self.begin(requests, group)
+            while feed is not None and self._attempts.stopped is None and (later := await feed.next()) is not None:
+                await self.begin(later, group)
         self.require_going()
 
     async def prepare(self, requests: Sequence[Request], context: int | None, reporter: Reporter) -> None:
@@ -267,7 +270,7 @@ class Series:
             raise
         try:
             self._names.require(reply.model)
-            self._habits.require(reply, call.body)
+            self._habits.require(reply, call.data)
         except BadAnswerError as error:
             error.reply = reply
             self._client.distrust_connections()

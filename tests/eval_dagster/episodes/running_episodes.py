@@ -1,13 +1,13 @@
 """Episodes in memory: a model that is a function of the conversation, and that counts what it is asked."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from eval_dagster.episodes.episode import Ask, EpisodeEnd
 from eval_dagster.episodes.recording import EpisodeJournal
-from eval_dagster.episodes.running import Episodes
+from eval_dagster.episodes.running import Answers, Episodes, Later
 from eval_dagster.episodes.tools import tools_of
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.lake.tables.rows import message_fields, response_row
@@ -65,7 +65,7 @@ class World:
         self._asks[name] = ask
         return Request(request_id=name, prompt="")
 
-    def _ask(self, _: str, requests: Sequence[Request]) -> Mapping[str, Answer]:
+    def _ask(self, role: str, requests: Sequence[Request], _: Later) -> Answers:
         self.batches.append(len(requests))
         for request in requests:
             if self.stops_after is not None and sum(self.asked.values()) >= self.stops_after:
@@ -79,7 +79,7 @@ class World:
                 calls = tuple(f"{call.name}|{call.arguments_text}" for call in said.tool_calls)
                 said = ModelResponse(text=(said.text,), finish_reason=("stop",), tool_calls=(calls,))
             self.answers[name] = cast(Answer, {**response_row(name, said, "v"), "retryable": said.retryable})
-        return {request.request_id: self.answers[request.request_id] for request in requests}
+        return {(role, request.request_id): self.answers[request.request_id] for request in requests}
 
 
 def samples(count: int) -> list[EpisodeSample]:

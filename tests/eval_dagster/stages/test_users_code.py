@@ -22,7 +22,7 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.views import apart
 from eval_dagster.records import Completion, GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.inference import misfit
+from eval_dagster.stages.answer_faults import misfit
 from eval_dagster.stages.score_columns import scores_in
 from eval_dagster.stages.scores import score_response
 from eval_dagster.tasks.base import BaseTask

@@ -8,6 +8,7 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
@@ -37,19 +38,24 @@ class Call:
     instead: "Call | None" = None
     """The call that is sent after a bad answer, if a repetition would get the same answer; None to repeat this call."""
 
-    @property
+    @cached_property
+    def data(self) -> bytes:
+        """The body as it is sent."""
+        return json.dumps(self.body).encode()
+
+    @cached_property
     def tokens(self) -> int:
         """About how many tokens the call may take, of prompt and answer."""
         size = sum(map(len, self.texts)) // _CHARACTERS_PER_TOKEN if self.token_ids is None else self.token_ids
         return size + (self.most_output or 0)
 
-    @property
+    @cached_property
     def token_ids(self) -> int | None:
         """The number of the prompt's token ids; null if it is sent as text."""
         asked = self.body.get("prompt")
         return len(asked) if isinstance(asked, list) else None
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """The texts of the prompt; empty if it is sent as token ids."""
         if self.token_ids is not None:
@@ -58,7 +64,7 @@ class Call:
         contents = [turn["content"] for turn in turns] if isinstance(turns, list) else []
         return [str(self.body.get("prompt") or ""), *(each if isinstance(each, str) else each[-1]["text"] for each in contents)]
 
-    @property
+    @cached_property
     def least_prompt(self) -> int:
         """Fewest tokens that the prompt can have."""
         return max(1, sum(len(text.encode()) for text in self.texts) // BYTES_OF_TOKEN if self.token_ids is None else self.token_ids)

@@ -232,7 +232,7 @@ class Client:
             PushbackError: The server has too much to do, or the connection broke.
             StoppedError: No call can succeed: the key is refused, the model is unknown, the quota is spent.
         """
-        began, data = time.monotonic(), json.dumps(call.body).encode()
+        began, data = time.monotonic(), call.data
         found = await self._send("POST", self._base_url + call.path, data)
         try:
             reply = read_reply(json_object(found), call.read)

@@ -2,27 +2,27 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeVar
+
+from eval_dagster.models.base import Ended
 
 T = TypeVar("T")
 Put = Callable[[T], None]
 _LOOK_S = 0.1
 
 
-class _Ended:
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
 class Stream(Generic[T]):
-    """The items of asynchronous work, each as soon as it is there."""
+    """The items of asynchronous work, each as soon as it is there: iterate, or call `start` and take them by a function."""
 
-    def __init__(self, work: Callable[[Put[T]], Awaitable[None]]) -> None:
-        """`work` is given the function that puts an item out."""
+    def __init__(self, work: Callable[[Put[T]], Awaitable[None]], take: Callable[[list[T] | Ended], None] | None = None) -> None:
+        """`work` is given the function that puts an item out. `take` is called in the thread of the work."""
         self._work = work
-        self._batches: SimpleQueue[list[T] | _Ended] = SimpleQueue()
+        self._batches: SimpleQueue[list[T] | Ended] = SimpleQueue()
+        self._take = self._batches.put if take is None else take
         self._batch: list[T] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -30,18 +30,27 @@ class Stream(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """The items. An exception of the work is raised after them. If the caller ends before the work, the work is cancelled."""
-        thread = threading.Thread(target=self._run, name="served model", daemon=True)
-        thread.start()
+        self.start()
         try:
-            while not isinstance(batch := self._batches.get(), _Ended):
+            while not isinstance(batch := self._batches.get(), Ended):
                 yield from batch
             if batch.error is not None:
                 raise batch.error
         finally:
-            self._is_ready.wait()
-            if self._loop is not None and self._task is not None and not self._loop.is_closed():
+            self.cancel()
+
+    def start(self) -> None:
+        """Begin the work, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="served model", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Cancel the work, unless it has ended, and wait for its end."""
+        self._is_ready.wait()
+        if self._loop is not None and self._task is not None:
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
-            thread.join()
+        self._thread.join()
 
     def end(self, is_idle: Callable[[], bool]) -> None:
         """Cancel the work once it is idle, in two looks one after the other. May be called from a handler of a signal."""
@@ -72,7 +81,7 @@ class Stream(Generic[T]):
         finally:
             self._is_ready.set()
             self._pass_on()
-            self._batches.put(_Ended(error))
+            self._take(Ended(error=error))
 
     async def _watched(self) -> None:
         loop = asyncio.get_running_loop()
@@ -88,8 +97,39 @@ class Stream(Generic[T]):
 
     def _pass_on(self) -> None:
         if self._batch:
-            self._batches.put(self._batch)
+            self._take(self._batch)
             self._batch = []
+
+
+class Feed(Generic[T]):
+    """Items that other threads give to asynchronous work, in their order."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_new = asyncio.Event()
+        self._is_closed = False
+
+    def add(self, item: T) -> None:
+        """Give an item. Nothing takes it after the end of the work."""
+        self._items.append(item)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._is_new.set)
+
+    def close(self) -> None:
+        """Give no further items. Is called in the loop of the work."""
+        self._is_closed = True
+        self._is_new.set()
+
+    async def next(self) -> T | None:
+        """The next item, as soon as it is there; None after the last one."""
+        self._loop = asyncio.get_running_loop()
+        while not self._items and not self._is_closed:
+            self._is_new.clear()
+            if not self._items:  # one may have come before the loop was known
+                await self._is_new.wait()
+        return None if self._is_closed else self._items.popleft()
 
 
 def result_of(work: Callable[[], Awaitable[T]]) -> T:
