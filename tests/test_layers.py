@@ -13,6 +13,7 @@ ARROWS = {
     "dagster_internals": "",
     "texts": "",
     "errors": "",
+    "collector": "",
     "users_code": "errors",
     "config": "errors texts users_code",
     "records": "texts",
@@ -58,7 +59,8 @@ ARROWS = {
     "results": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics records stages "
     "statistics stores texts",
     "pages.samples": "errors lake.files project results stages stores texts versions",
-    "pipeline": "checkpoints errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages users_code",
+    "pipeline": "checkpoints collector errors lake.catalog lake.files lake.records lake.tables pages.samples progress project stages "
+    "users_code",
     "gate": "config errors lake.catalog lake.files lake.format lake.lineage lake.records lake.tables metrics project records "
     "results stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
@@ -97,10 +99,10 @@ ARROWS = {
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "pages.server": "errors gate lake.catalog lake.files lake.format lake.tables metrics pages.report pages.samples records results "
     "statistics texts",
-    "cli": "addresses assets config dagster_internals datasets errors freshness gate imports known_results lake.catalog lake.files "
-    "lake.records lake.remote lake.tables metrics models models.transformers.weights named_runs notifications pages.report pages.samples "
-    "pages.server peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
-    "task_files tasks texts tracking users_code",
+    "cli": "addresses assets collector config dagster_internals datasets errors freshness gate imports known_results lake.catalog "
+    "lake.files lake.records lake.remote lake.tables metrics models models.transformers.weights named_runs notifications "
+    "pages.report pages.samples pages.server peers.processes pipeline progress project prompts records remembered results "
+    "retention sandbox stages statistics stores task_files tasks texts tracking users_code",
     "pages": "",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""

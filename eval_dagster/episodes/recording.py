@@ -75,7 +75,7 @@ class EpisodeJournal:
         self._lines.append(json.dumps({"sample_id": sample_id, "input": self._inputs[sample_id], "effect": written}).encode() + b"\n")
 
     def flush(self) -> None:
-        """Write what was added. Raises `OSError` if there is no space for it."""
+        """Write what was added. Raises `OSError` if the disk is full."""
         if not self._lines:
             return
         if self._file is None:

@@ -41,7 +41,7 @@ class ToolThreads:
 
     @property
     def under_way(self) -> int:
-        """Calls that have no result yet."""
+        """Calls without a result."""
         return self._under_way
 
     async def call(self, function: Callable[[], Any]) -> Any:
