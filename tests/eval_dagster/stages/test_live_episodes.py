@@ -1,0 +1,284 @@
+"""Episodes on servers: requests are sent as they come, over open connections, and each answer goes on at once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from running_stages import run_all
+
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.project import Project
+
+TURNS, EPISODES = 10, 12
+TASK = f'''
+    import eval_dagster as ed
+
+
+    def add(x: int, y: int) -> int:
+        """Add two numbers."""
+        return x + y
+
+
+    class Adding(ed.EpisodeTask):
+        NAME = "Adding"
+        DATASET_PATH = "adding"
+        SAMPLE_SPLIT = "test"
+        METRICS = (ed.ExactMatch,)
+        TOOLS = (add,)
+
+        def _load_dataset(self, subject):
+            return {{"test": [{{"n": n}} for n in range({EPISODES})]}}
+
+        def _get_instruction_text(self, item):
+            return f"Question {{item['n']}}: add one {TURNS - 1} times."
+
+        def _get_ground_truth(self, item):
+            return "{TURNS - 1}"
+'''
+Say = Callable[[int, int], None]
+"""Called with the numbers of the episode and of its turn before they are answered."""
+
+
+class Server:
+    """A server whose model calls `add` until it was told nine results."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+        """The number of the episode and of its turn, for each request."""
+        self.answered: list[tuple[int, int]] = []
+        self.connections: Counter[tuple[str, int]] = Counter()
+        """Requests of episodes by the client's port."""
+        self.say: Say = lambda _episode, _turn: None
+        self.refuses: int | None = None
+        """The status of all answers, if not 200; 0 to break all connections."""
+        self.url = ""
+
+    def reset(self) -> None:
+        """Forget what was asked."""
+        self.asked.clear()
+        self.answered.clear()
+        self.connections.clear()
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    server = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer(200 if server.refuses is None else server.refuses, {"data": [{"id": "m", "object": "model"}], "object": "list"})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if server.refuses is not None:
+                self._answer(server.refuses, {"error": {"message": "no"}})
+                return
+            if "tools" not in body:  # a look at the model
+                self._say("yes", None)
+                return
+            server.connections[self.client_address[:2]] += 1
+            episode = int(body["messages"][0]["content"].split()[1].strip(":"))
+            turn = sum(message["role"] == "tool" for message in body["messages"])
+            server.asked.append((episode, turn))
+            server.say(episode, turn)
+            if server.refuses is not None:
+                self._answer(server.refuses, {"error": {"message": "no"}})
+                return
+            call = None if turn == TURNS - 1 else json.dumps({"x": turn, "y": 1})
+            self._say(str(turn), call)
+            server.answered.append((episode, turn))
+
+        def _say(self, text: str, call: str | None) -> None:
+            function = {"name": "add", "arguments": call}
+            calls = {} if call is None else {"tool_calls": [{"id": "c", "type": "function", "function": function}]}
+            message = {"role": "assistant", "content": None if calls else text, **calls}
+            choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+            usage = {"prompt_tokens": 40, "completion_tokens": 5, "total_tokens": 45}
+            self._answer(200, {"id": str(uuid4()), "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage})
+
+        def _answer(self, status: int, body: dict[str, Any]) -> None:
+            if status == 0:
+                self.close_connection = True
+                return
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def project_of(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> Callable[..., Project]:
+    write("adding.py", TASK)
+
+    def project(*servers: Server, more: str = "", config: str = "") -> Project:
+        replicas = [other.url for other in servers[1:]]
+        return open_project(f"""
+            models:
+              served:
+                {{backend: openai, base_url: "{servers[0].url}", replicas: {json.dumps(replicas)}, model: m, prompt_format: chat,
+                  concurrency: 8, canaries: 0{more}}}
+            evals:
+              adding: {{task: "adding.py:Adding"{config}}}
+        """)
+
+    return project
+
+
+EACH_ONCE = [(episode, turn) for episode in range(EPISODES) for turn in range(TURNS)]
+
+
+def _run(project: Project) -> str:
+    """Run the eval, and return its failure."""
+    _, failures = run_all(project, [("adding", "served")])
+    publish(project.lake)
+    return failures[0].message if failures else ""
+
+
+def test_a_slow_answer_holds_up_its_own_episode_alone(server: Server, project_of: Callable[..., Project]) -> None:
+    def say(episode: int, turn: int) -> None:
+        if (episode, turn) == (0, 1):
+            until = time.monotonic() + 60
+            while len(server.answered) < (EPISODES - 1) * TURNS + 1 and time.monotonic() < until:
+                time.sleep(0.01)
+
+    server.say = say
+    project = project_of(server)
+    assert not _run(project)
+    assert sorted(server.asked) == EACH_ONCE
+    others = [each for each in server.answered if each[0] != 0]
+    assert server.answered.index((0, 1)) == len(others) + 1, "all other episodes ended before"
+    assert read_rows(project.lake, "select value from leaderboard") == [{"value": 1.0}]
+    assert max(server.connections.values()) > 3
+    assert len(server.connections) <= 8 + 1, "the connections stay open from turn to turn"
+
+
+def test_two_runs_at_once_ask_everything_once(server: Server, project_of: Callable[..., Project]) -> None:
+    server.say = lambda _episode, _turn: time.sleep(0.05)
+    projects = [project_of(server), project_of(server)]
+    problems: list[str] = []
+    threads = [threading.Thread(target=lambda project=project: problems.append(_run(project))) for project in projects]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == ["", ""]
+    assert sorted(server.asked) == EACH_ONCE
+
+
+def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server: Server, project_of: Callable[..., Project]) -> None:
+    def say(_episode: int, turn: int) -> None:
+        if turn == 5:
+            server.refuses = 401
+
+    server.say = say
+    assert "401" in _run(project_of(server))
+    answered = set(server.answered)
+    assert answered
+    server.reset()
+    server.say, server.refuses = lambda _episode, _turn: None, None
+    project = project_of(server)
+    assert not _run(project)
+    assert sorted({*server.asked, *answered}) == EACH_ONCE
+    assert not answered & set(server.asked)
+    assert len(server.asked) == len(set(server.asked))
+    assert read_rows(project.lake, "select value from leaderboard") == [{"value": 1.0}]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_waits_for_the_answers_under_way(
+    server: Server, project_of: Callable[..., Project], tmp_path: Path, number: int
+) -> None:
+    project_of(server)  # it writes the files
+    gone = threading.Event()
+
+    def say(_episode: int, turn: int) -> None:
+        if turn == 3:
+            gone.wait(60)
+            time.sleep(0.5)
+
+    server.say = say
+    environment = {**os.environ, "EVAL_DAGSTER_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "eval_dagster.cli.program", "run", "--eval", "adding"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while sum(turn == 3 for _, turn in server.asked) < 8 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    time.sleep(0.3)
+    gone.set()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0, output
+    assert "waits for the answers that are under way" in output
+    assert len(server.asked) < len(EACH_ONCE)
+    server.say = lambda _episode, _turn: None
+    assert not _run(project_of(server))
+    assert sorted(server.asked) == EACH_ONCE, "what was under way at the signal was stored"
+
+
+def test_a_conversation_stays_at_its_server(project_of: Callable[..., Project]) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(running()) for _ in range(3)]
+        for each in servers:
+            each.say = lambda _episode, _turn: time.sleep(0.02)
+        assert not _run(project_of(*servers))
+        assert sorted(each for server in servers for each in server.asked) == EACH_ONCE
+        places: dict[int, set[int]] = defaultdict(set)
+        for place, each in enumerate(servers):
+            for episode, _ in each.asked:
+                places[episode].add(place)
+        assert sum(len(found) == 1 for found in places.values()) >= EPISODES - 2
+        assert len({place for found in places.values() for place in found}) > 1
+
+
+def test_a_server_that_goes_down_leaves_its_conversations_to_another_one(project_of: Callable[..., Project]) -> None:
+    with ExitStack() as stack:
+        first, other = stack.enter_context(running()), stack.enter_context(running())
+
+        def say(_episode: int, turn: int) -> None:
+            time.sleep(0.02)
+            if turn >= 4:
+                first.refuses = 0
+
+        first.say = say
+        other.say = lambda _episode, _turn: time.sleep(0.02)
+        project = project_of(first, other)
+        assert not _run(project)
+        assert sorted({*first.answered, *other.answered}) == EACH_ONCE
+        assert read_rows(project.lake, "select value from leaderboard") == [{"value": 1.0}]
