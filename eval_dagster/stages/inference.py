@@ -301,7 +301,7 @@ class Asker:
         `later` is given a function for each batch of answers, as `LiveAsks` says.
         """
         if self._live is None and self._session is not None and self._model.cache.has_journals and (loaded := self._load()) is not None:
-            claim = self._session.enter_context(self._model.cache.claiming(self._model.run_id))
+            claim = self._session.enter_context(self._model.cache.growing_claim(self._model.run_id))
             live = LiveAsks(self, self._model.name, loaded, claim, self._reporter, later)
             if live.is_going:
                 self._session.callback(live.close)

@@ -3,11 +3,11 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError
-from eval_dagster.lake.answers.claims import Claim, Other
+from eval_dagster.lake.answers.claims import GrowingClaim
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.models.base import Ended, Model
 from eval_dagster.progress.reporting import Reporter, use_reporter
@@ -55,7 +55,7 @@ class LiveAsks:
         collector: Collector,
         name: str,
         model: Model,
-        claim: Callable[[Set[str]], Claim],
+        claim: GrowingClaim,
         reporter: Reporter,
         later: Later,
     ) -> None:
@@ -65,7 +65,7 @@ class LiveAsks:
             collector: Stores the answers.
             name: The model's name in evals.yaml.
             model: The loaded model.
-            claim: Claims requests until this is closed.
+            claim: Is given the requests.
             reporter: Tells of requests that another process asks.
             later: Is told of answers.
         """
@@ -74,10 +74,9 @@ class LiveAsks:
         self._under_way: dict[str, Request] = {}
         self._elsewhere: dict[str, Request] = {}
         """Requests that other processes ask."""
-        self._others: Sequence[Other] = ()
         self._arrived: queue.SimpleQueue[Sequence[tuple[Request, ModelResponse]] | Ended] = queue.SimpleQueue()
         self._busy_since = 0.0
-        self._is_over = self._is_closing = self._has_told = False
+        self._is_over = self._is_closing = self._is_looking = self._has_told = False
         with use_reporter(reporter), calling(f"the model {name}", is_limited=False):
             self._answering = model.answering(self._put)
 
@@ -95,7 +94,7 @@ class LiveAsks:
         if self._is_over:
             return dict.fromkeys(wanted)
         left = {name: request for name, request in wanted.items() if name not in self._under_way and name not in self._elsewhere}
-        claim = self._claim(left.keys())
+        claim = self._claim.add(left.keys())
         if new := [request for name, request in left.items() if name in claim.requests]:
             assert self._answering is not None
             self._busy_since = self._busy_since or time.monotonic()
@@ -104,7 +103,6 @@ class LiveAsks:
             self._answering.add(new)
         if claim.others:
             self._elsewhere |= {name: left[name] for name in left.keys() - claim.known.keys() - claim.requests}
-            self._others = (*self._others, *claim.others)
             if not self._has_told:
                 holders = " and ".join(sorted({other.holder for other in claim.others}))
                 self._reporter.note(f"{self._name}: requests are already being asked by {holders}; this run waits for the answers")
@@ -138,6 +136,7 @@ class LiveAsks:
                 self._is_over = True
                 if not self._is_closing:
                     self._collector.fail(error)
+                self._claim.release(self._under_way.keys())
                 found |= dict.fromkeys((*self._under_way, *self._elsewhere))
                 self._under_way.clear()
                 self._elsewhere.clear()
@@ -154,22 +153,23 @@ class LiveAsks:
             del self._under_way[request.request_id]
             rows[request.request_id] = self._collector.row_of(request, fitting(request, given))
         self._collector.store([row for row in rows.values() if not row.get("retryable")])
-        self._collector.failed |= {name: row for name, row in rows.items() if row.get("retryable")}
+        failed = {name: row for name, row in rows.items() if row.get("retryable")}
+        self._collector.failed |= failed
+        self._claim.release(failed.keys())
         for name in rows:
             self._collector.answered.times(name)
         return rows
 
     def _look_later(self) -> None:
+        if self._is_looking:
+            return
+        self._is_looking = True
         timer = threading.Timer(_WAIT_S, lambda: self.later(self._look))
         timer.daemon = True
         timer.start()
 
     def _look(self) -> Answers:
-        """Ask what another process has left, or give its answers."""
-        if not self._elsewhere:
-            return {}
-        if all(other.is_held() for other in self._others):
-            self._look_later()
-            return {}
-        requests, self._elsewhere, self._others = list(self._elsewhere.values()), {}, ()
+        """Give what other processes have answered, and ask what they have left."""
+        self._is_looking = False
+        requests, self._elsewhere = list(self._elsewhere.values()), {}
         return self.ask(requests)

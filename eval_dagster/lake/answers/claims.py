@@ -104,45 +104,46 @@ class HomeClaims:
             run_id: The run that asks.
             find: Returns the stored answers to requests.
         """
-        with self.claiming(run_id, find) as claim:
-            yield claim(wanted)
+        with self.growing(run_id, find) as claim:
+            yield claim.add(wanted)
 
     @contextmanager
-    def claiming(self, run_id: str, find: Callable[[Set[str]], Rows]) -> Iterator[Callable[[Set[str]], Claim]]:
-        """Give a function that claims requests, as `claimed` does, one set after the other. All are held to the end of the block."""
-        path = self._folder / secrets.token_hex(8)
-        with contextlib.ExitStack() as held:
-            file: IO[bytes] | None = None
-
-            def claim(wanted: Set[str]) -> Claim:
-                nonlocal file
-                others: list[Other] = []
-                # One lock for all versions: a file for each version of a model would stay forever.
-                with locked(self._all / "lock"):
-                    self._sweep(path)
-                    self._folder.mkdir(exist_ok=True)
-                    for other in self._folder.iterdir():
-                        if other == path:
-                            continue
-                        try:
-                            holder, *names = other.read_text().split("\n")
-                        except FileNotFoundError:  # it has just ended
-                            continue
-                        if requests := wanted & set(names):
-                            others.append(Other(holder=holder, requests=requests, is_held=partial(is_held, other)))
-                    known = find(wanted)  # after the claims, because an ended claim has stored its answers
-                    mine = wanted - known.keys() - {name for each in others for name in each.requests}
-                    if mine and file is None:
-                        file = path.open("xb", buffering=0)
-                        held.callback(file.close)
-                        held.callback(path.unlink, missing_ok=True)
-                        fcntl.flock(file, fcntl.LOCK_EX)
-                        file.write(holder_of(run_id).encode())
-                    if mine and file is not None:
-                        file.write("".join(f"\n{name}" for name in sorted(mine)).encode())
-                return Claim(known=known, requests=mine, others=tuple(each for each in others if each.requests - known.keys()))
-
+    def growing(self, run_id: str, find: Callable[[Set[str]], Rows]) -> Iterator["GrowingClaim"]:
+        """A claim to which requests are added, one set after the other. It ends with the block."""
+        claim = GrowingClaim(self, run_id, find)
+        try:
             yield claim
+        finally:
+            claim.close()
+
+    def add(self, path: Path, wanted: Set[str], find: Callable[[Set[str]], Rows], hold: Callable[[Set[str]], None]) -> Claim:
+        """Claim the wanted requests that are free: `hold` writes them to the claim of a path."""
+        others: list[Other] = []
+        # One lock for all versions: a file for each version of a model would stay forever.
+        with locked(self._all / "lock"):
+            self._sweep(path)
+            self._folder.mkdir(exist_ok=True)
+            for other in self._folder.iterdir():
+                if other == path:
+                    continue
+                try:
+                    holder, *names = other.read_text().split("\n")
+                except FileNotFoundError:  # it has just ended
+                    continue
+                if requests := wanted & set(names):
+                    others.append(Other(holder=holder, requests=requests, is_held=partial(is_held, other)))
+            known = find(wanted)  # after the claims, because an ended claim has stored its answers
+            mine = wanted - known.keys() - {name for each in others for name in each.requests}
+            hold(mine)
+        return Claim(known=known, requests=mine, others=tuple(each for each in others if each.requests - known.keys()))
+
+    def new_path(self) -> Path:
+        """The path of another claim."""
+        return self._folder / secrets.token_hex(8)
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Within the block nobody reads or writes a claim."""
+        return locked(self._all / "lock")
 
     def _sweep(self, own: Path) -> None:
         """Remove the claims of processes that have ended, and the folders of versions that nobody asks."""
@@ -153,6 +154,49 @@ class HomeClaims:
             if folder.is_dir():
                 with contextlib.suppress(OSError):  # it has claims
                     folder.rmdir()
+
+
+class GrowingClaim:
+    """The requests that a process asks, in one file."""
+
+    def __init__(self, claims: HomeClaims, run_id: str, find: Callable[[Set[str]], Rows]) -> None:
+        self._claims, self._run_id, self._find = claims, run_id, find
+        self._path = claims.new_path()
+        self._file: IO[bytes] | None = None
+        self._names: set[str] = set()
+
+    def add(self, wanted: Set[str]) -> Claim:
+        """Claim further requests that are neither answered nor claimed."""
+        return self._claims.add(self._path, wanted, self._find, self._hold)
+
+    def release(self, names: Set[str]) -> None:
+        """Let others ask requests that have no answer that is stored. Stored ones may stay: others find their answers first."""
+        if self._file is not None and names & self._names:
+            self._names -= names
+            with self._claims.alone():
+                self._file.seek(0)
+                self._file.truncate()
+                self._file.write(self._lines([holder_of(self._run_id), *sorted(self._names)])[1:])
+
+    def close(self) -> None:
+        """Release all."""
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            self._file.close()
+
+    def _hold(self, names: Set[str]) -> None:
+        if not names:
+            return
+        if self._file is None:
+            self._file = self._path.open("xb", buffering=0)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._file.write(holder_of(self._run_id).encode())
+        self._names |= names
+        self._file.write(self._lines(sorted(names)))
+
+    @staticmethod
+    def _lines(texts: Iterable[str]) -> bytes:
+        return "".join(f"\n{text}" for text in texts).encode()
 
 
 def holder_of(run_id: str) -> str:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError, ModelError
-from eval_dagster.lake.answers.claims import Claim, HomeClaims, StoreClaims, lines_of_rows, rows_of_lines
+from eval_dagster.lake.answers.claims import Claim, GrowingClaim, HomeClaims, StoreClaims, lines_of_rows, rows_of_lines
 from eval_dagster.lake.catalog.catalog import rows_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.damage import damage_named, damages_of, require_sound
@@ -158,9 +158,9 @@ class ResponseCache:
             return self._home_claims.claimed(request_ids, run_id, self.find)
         return self._store_claims.claimed(request_ids, run_id, self.find, partial(self.add, run_id=run_id))
 
-    def claiming(self, run_id: str) -> AbstractContextManager[Callable[[Set[str]], Claim]]:
-        """Give a function that claims requests, one set after the other, to the end of the block. For caches that have journals."""
-        return self._home_claims.claiming(run_id, self.find)
+    def growing_claim(self, run_id: str) -> AbstractContextManager[GrowingClaim]:
+        """A claim to which requests are added, to the end of the block. For caches that have journals."""
+        return self._home_claims.growing(run_id, self.find)
 
     @property
     def _home_claims(self) -> HomeClaims:

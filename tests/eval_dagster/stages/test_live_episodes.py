@@ -95,7 +95,11 @@ def running() -> Iterator[Server]:
             episode = int(body["messages"][0]["content"].split()[1].strip(":"))
             turn = sum(message["role"] == "tool" for message in body["messages"])
             server.asked.append((episode, turn))
-            server.say(episode, turn)
+            try:
+                server.say(episode, turn)
+            except ConnectionError:
+                self.close_connection = True
+                return
             if server.refuses is not None:
                 self._answer(server.refuses, {"error": {"message": "no"}})
                 return
@@ -148,15 +152,16 @@ def server() -> Iterator[Server]:
 def project_of(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> Callable[..., Project]:
     write("adding.py", TASK)
 
-    def project(*servers: Server, more: str = "", config: str = "") -> Project:
+    def project(*servers: Server) -> Project:
         replicas = [other.url for other in servers[1:]]
         return open_project(f"""
             models:
               served:
                 {{backend: openai, base_url: "{servers[0].url}", replicas: {json.dumps(replicas)}, model: m, prompt_format: chat,
-                  concurrency: 8, canaries: 0{more}}}
+                  concurrency: 8, canaries: 0}}
             evals:
-              adding: {{task: "adding.py:Adding"{config}}}
+              adding: {{task: "adding.py:Adding"}}
+              again: {{task: "adding.py:Adding"}}
         """)
 
     return project
@@ -165,9 +170,9 @@ def project_of(open_project: Callable[..., Project], write: Callable[[str, str],
 EACH_ONCE = [(episode, turn) for episode in range(EPISODES) for turn in range(TURNS)]
 
 
-def _run(project: Project) -> str:
-    """Run the eval, and return its failure."""
-    _, failures = run_all(project, [("adding", "served")])
+def _run(project: Project, name: str = "adding") -> str:
+    """Run an eval, and return its failure."""
+    _, failures = run_all(project, [(name, "served")])
     publish(project.lake)
     return failures[0].message if failures else ""
 
@@ -190,17 +195,42 @@ def test_a_slow_answer_holds_up_its_own_episode_alone(server: Server, project_of
     assert len(server.connections) <= 8 + 1, "the connections stay open from turn to turn"
 
 
-def test_two_runs_at_once_ask_everything_once(server: Server, project_of: Callable[..., Project]) -> None:
+@pytest.mark.parametrize("names", [("adding", "adding"), ("adding", "again")])
+def test_two_runs_at_once_ask_everything_once(server: Server, project_of: Callable[..., Project], names: tuple[str, str]) -> None:
     server.say = lambda _episode, _turn: time.sleep(0.05)
-    projects = [project_of(server), project_of(server)]
     problems: list[str] = []
-    threads = [threading.Thread(target=lambda project=project: problems.append(_run(project))) for project in projects]  # type: ignore[misc]
+    threads = [threading.Thread(target=lambda name=name: problems.append(_run(project_of(server), name))) for name in names]  # type: ignore[misc]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert problems == ["", ""]
     assert sorted(server.asked) == EACH_ONCE
+
+
+def test_what_another_run_asks_is_waited_for_and_asked_if_it_failed(server: Server, project_of: Callable[..., Project]) -> None:
+    both = threading.Barrier(2)
+
+    def say(episode: int, turn: int) -> None:
+        if (episode, turn) == (3, 4) and server.asked.count((3, 4)) == 1:
+            time.sleep(1)
+            raise ConnectionError  # the answer is lost, and the request is sent again
+
+    server.say = say
+    problems: list[str] = []
+
+    def run(name: str) -> None:
+        project = project_of(server)
+        both.wait()
+        problems.append(_run(project, name))
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in ("adding", "again")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == ["", ""]
+    assert sorted(server.asked) == sorted([*EACH_ONCE, (3, 4)])
 
 
 def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server: Server, project_of: Callable[..., Project]) -> None:
