@@ -1,6 +1,7 @@
 """Imports logs of inspect_ai: each log becomes a result of an eval and a model, at the time at which its evaluation began."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,7 +11,8 @@ from typing import Any, Literal
 from eval_dagster.errors import DataError, LakeError
 from eval_dagster.imports.inspect_archive import Archive, Member, required
 from eval_dagster.imports.inspect_header import Log, read_log
-from eval_dagster.imports.inspect_reading import Processes, ReadLog, read_samples
+from eval_dagster.imports.inspect_reading import ReadLog, read_samples
+from eval_dagster.imports.reading_processes import Processes
 from eval_dagster.lake.catalog.publishing import publish, publish_locked
 from eval_dagster.lake.files import LOG_CONTENT, Lake, LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, read_head, time_of
@@ -31,6 +33,8 @@ _MODEL, _STATUS = "inspect_model", "inspect_status"
 _MOST_MEMBERS = 300_000
 """Members of archives whose places are kept from the first look at a log until it is imported."""
 _NEXT = timedelta(microseconds=1)
+_WRITERS = 2
+"""Tables that are written at the same time."""
 _TABLES = ("prompts", "responses", "scores", "metrics")
 """The tables with a file for each log. `metrics` is written last, since it makes the result visible."""
 
@@ -206,7 +210,7 @@ def _import(lake: Lake, path: Path, processes: Processes, directory: Mapping[str
             raise DataError("a log without a scorer, so that there is nothing to show of it; score it by `inspect score` first")
         older = [old for _, old, _ in before]  # of an import that ended early, or when the log was shorter
         try:
-            _Writer(lake, read, fingerprint, content_hash, older).write()
+            _Writer(lake, read, fingerprint, content_hash, older).write(processes)
         except OSError as error:
             raise LakeError(f"the lake {lake.root} cannot be written: {error}") from error
     return ImportedLog(
@@ -274,37 +278,48 @@ class _Writer:
             _STATUS: log.status,
         }
 
-    def write(self) -> None:
+    def write(self, processes: Processes) -> None:
+        """Write all tables. Some are written at the same time; `metrics` is the last one."""
         read, log, versions = self._read, self._log, self._read.versions
-        known = self._lake.history("samples", log.eval)
-        current = [file.info for file in known if time_of(file.path) <= self._time]
-        if not current or current[-1].version != versions["samples"]:
-            time = _free(self._time, {time_of(file.path) for file in known})  # other models may be asked at the same time
-            found = read.tables["samples"].rows(dataset_version=versions["samples"])
-            counts = {"rows": read.samples, "samples": read.samples, "subjects": 1}
-            info = replace(self._info(versions["samples"], counts), inputs={"dataset": log.dataset}, materialized_at=_written(time))
-            self._lake.write("samples", found, eval_name=log.eval, info=info)
-        prompts = self._write("prompts", {"prompts": read.answers}, prompt_version=versions["prompts"])
-        self._inputs |= {"rendered_prompts": versions["prompts"], "model": log.model_version, "model_content": log.model_content}
-        outputs = self._write("responses", {"requests": read.answers, "errors": read.errors, **read.totals})
-        self._inputs |= {"model_outputs": versions["responses"], "metrics": stable_hash(dict(log.metric_versions))}
         counts = {"samples": read.answers, "errors": read.errors}
-        scores = self._write("scores", {**counts, "scores": read.scores, "retryable_errors": 0})
-        self._inputs["sample_scores"] = versions["scores"]
-        task = recorded_task(_metrics(read))
-        rows = _metric_rows(task, prompts, outputs, scores)
-        shared = self._shared(prompts, scores)
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            if (snapshot := self._snapshot()) is not None:
+                found = read.tables["samples"].rows(dataset_version=versions["samples"])
+                snapshot_written = writers.submit(self._lake.write, "samples", found, eval_name=log.eval, info=snapshot)
+            prompts_written = writers.submit(self._write, "prompts", self._info(versions["prompts"], {"prompts": read.answers}))
+            self._inputs |= {"rendered_prompts": versions["prompts"], "model": log.model_version, "model_content": log.model_content}
+            info = self._info(versions["responses"], {"requests": read.answers, "errors": read.errors, **read.totals})
+            outputs_written = writers.submit(self._write, "responses", info)
+            self._inputs |= {"model_outputs": versions["responses"], "metrics": stable_hash(dict(log.metric_versions))}
+            info = self._info(versions["scores"], {**counts, "scores": read.scores, "retryable_errors": 0})
+            scores_written = writers.submit(self._write, "scores", info)
+            self._inputs["sample_scores"] = versions["scores"]
+            prompts = prompts_written.result()
+            asked = processes.call(asked_versions, prompts.path)
+            outputs, scores = outputs_written.result(), scores_written.result()
+            if snapshot is not None:
+                snapshot_written.result()
+        rows = _metric_rows(recorded_task(_metrics(read)), prompts, outputs, scores)
+        shared = self._shared(scores, *asked())
         content = stable_hash([[row["metric"], row["value"], row["stderr"], row["n"], row["n_errors"]] for row in rows])
         info = self._info(content, {**counts, "metrics": len(rows)})
         made = table_of("metrics", [{**row, **shared} for row in rows])
         self._lake.write("metrics", made, eval_name=log.eval, model=log.model, info=info)
 
-    def _write(self, table: str, counts: Mapping[str, float], **constants: str) -> LakeFile:
-        """Write the rows of a table, with the inputs so far."""
-        info = self._info(self._read.versions[table], counts)
-        return self._lake.write(
-            table, self._read.tables[table].rows(**constants), eval_name=self._log.eval, model=self._log.model, info=info
-        )
+    def _snapshot(self) -> FileInfo | None:
+        """The information of the log's samples; null if the newest ones of its eval are the same."""
+        version, known = self._read.versions["samples"], self._lake.history("samples", self._log.eval)
+        current = [file.info for file in known if time_of(file.path) <= self._time]
+        if current and current[-1].version == version:
+            return None
+        time = _free(self._time, {time_of(file.path) for file in known})  # other models may be asked at the same time
+        counts = {"rows": self._read.samples, "samples": self._read.samples, "subjects": 1}
+        return replace(self._info(version, counts), inputs={"dataset": self._log.dataset}, materialized_at=_written(time))
+
+    def _write(self, table: str, info: FileInfo) -> LakeFile:
+        constants = {"prompt_version": info.version} if table == "prompts" else {}
+        rows = self._read.tables[table].rows(**constants)
+        return self._lake.write(table, rows, eval_name=self._log.eval, model=self._log.model, info=info)
 
     def _info(self, version: str, counts: Mapping[str, float]) -> FileInfo:
         return FileInfo(
@@ -317,10 +332,9 @@ class _Writer:
             made_of={"log": self._fingerprint},
         )
 
-    def _shared(self, prompts: LakeFile, scores: LakeFile) -> dict[str, object]:
+    def _shared(self, scores: LakeFile, samples_version: str, questions_version: str) -> dict[str, object]:
         """The columns of `metrics` that are the same in all rows."""
         inputs = self._inputs
-        samples_version, questions_version = asked_versions(prompts.path)
         previous, changed = self._changed(scores)
         return {
             "eval": self._log.eval,

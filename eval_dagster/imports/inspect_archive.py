@@ -34,7 +34,7 @@ def required(name: str) -> Any:
         ) from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """The place of a member in its archive."""
 

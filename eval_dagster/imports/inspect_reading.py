@@ -1,107 +1,18 @@
-"""Reads the samples of one log of inspect_ai into tables on the disk: small logs in this process, large ones in several."""
+"""Reads the samples of one log of inspect_ai into tables on the disk."""
 
-import gc
-import multiprocessing
-import os
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from eval_dagster.imports.inspect_archive import Archive, Member, batches
+from eval_dagster.imports.inspect_archive import Archive
 from eval_dagster.imports.inspect_header import Log
-from eval_dagster.imports.inspect_rows import MADE, Batch, Lacking, arrow_table, read_batch
+from eval_dagster.imports.inspect_rows import MADE, Batch, Lacking, arrow_table
+from eval_dagster.imports.reading_processes import Processes
 from eval_dagster.imports.spooled_tables import SpooledTable, packed
 from eval_dagster.versions.hashes import text_hash
-
-_MOST = 500
-"""Samples of a batch."""
-_MOST_BYTES = 16 * 2**20
-"""Bytes of a batch, unpacked. A sample of an agent may have megabytes."""
-_FEW_BYTES = 64 * 2**20
-"""Logs of at most these bytes, unpacked, are read in this process: others take a second to start."""
-_MOST_PROCESSES = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Packed:
-    """A batch as another process sends it."""
-
-    batch: Batch
-    """Without its rows."""
-    samples: pa.Table
-    tables: Mapping[str, bytes]
-    rows: int
-
-
-def _read(archive: Archive, members: Sequence[Member], log: Log) -> _Packed:
-    # Thousands of small objects live until the end of the batch, and none of them is in a cycle.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        batch = read_batch(archive, members, log)
-        tables = batch.tables(log)
-    finally:
-        if was_enabled:
-            gc.enable()
-    rows = len(tables["responses"])
-    samples = tables.pop("samples")
-    return _Packed(
-        batch=replace(batch, rows={}, seen=set(), known={}),
-        samples=samples,
-        tables={name: packed(table) for name, table in tables.items()},
-        rows=rows,
-    )
-
-
-def _read_file(path: Path, members: Sequence[Member], log: Log) -> _Packed:
-    """Read members in another process."""
-    pa.set_cpu_count(1)
-    with path.open("rb") as file:
-        return _read(Archive(file, {}), members, log)
-
-
-class Processes:
-    """The processes that read large logs. They are started for the first one."""
-
-    def __init__(self, count: int | None = None) -> None:
-        """Take their number; by default one a core."""
-        self.count = count or min(
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MOST_PROCESSES
-        )
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def read(self, path: Path, archive: Archive, members: Sequence[Member], log: Log) -> Iterator[_Packed]:
-        """Read the members of a log, in their order."""
-        parts = batches(members, most=_MOST, most_bytes=_MOST_BYTES)
-        brief = replace(log, sample_ids=())
-        if self.count == 1 or sum(member.size for member in members) <= _FEW_BYTES:
-            for part in parts:
-                yield _read(archive, part, brief)
-            return
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.count, mp_context=multiprocessing.get_context("spawn"))
-        waiting: deque[Future[_Packed]] = deque()
-        for part in parts:
-            waiting.append(self._pool.submit(_read_file, path, part, brief))
-            if len(waiting) > self.count + 1:  # what waits to be written takes memory
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 @dataclass(kw_only=True)
@@ -135,7 +46,7 @@ def read_samples(path: Path, archive: Archive, log: Log, processes: Processes, f
         stack.callback(table.close)
     digests = {name: bytearray() for name in MADE}
     lacking: list[Lacking] = []
-    positions = pa.array(log.sample_ids, pa.string())
+    positions = dict(zip(reversed(log.sample_ids), range(len(log.sample_ids) - 1, -1, -1), strict=True))
     seen: set[str] = set()
     for part in processes.read(path, archive, archive.samples(), log):
         batch = part.batch
@@ -143,10 +54,9 @@ def read_samples(path: Path, archive: Archive, log: Log, processes: Processes, f
         is_new = [each not in seen for each in ids]
         seen.update(ids)
         samples = part.samples.filter(pa.array(is_new, pa.bool_()))
-        place = samples.schema.get_field_index("row_index")
-        known = pc.index_in(samples["sample_name"], value_set=positions).cast(pa.int64())
-        own = pa.array(range(read.samples, read.samples + len(samples)), pa.int64())
-        samples = samples.set_column(place, samples.schema.field(place), pc.coalesce(known, own))
+        places = [positions.get(name, read.samples + own) for own, name in enumerate(samples["sample_name"].to_pylist())]
+        column = samples.schema.get_field_index("row_index")
+        samples = samples.set_column(column, samples.schema.field(column), pa.array(places, pa.int64()))
         read.tables["samples"].add(packed(samples))
         for name, content in part.tables.items():
             read.tables[name].add(content)

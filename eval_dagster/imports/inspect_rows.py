@@ -14,7 +14,6 @@ from eval_dagster.imports.inspect_samples import (
     EventFigures,
     LogMessage,
     LogSample,
-    Usage,
     input_of,
     is_mark,
     read_sample,
@@ -44,9 +43,7 @@ _LIMITS = {"token": "tokens", "cost": "cost", "time": "seconds", "working": "sec
 """Limits of inspect_ai -> how an episode ended by them."""
 _ENDS = {"max_tokens": "length", "model_length": "length", "tool_calls": "tool_calls"}
 """Reasons for the end of an answer -> their names in the lake; `stop` for others."""
-_ROLES = frozenset(Role)
-_COUNTED = ("input_tokens", "output_tokens", "input_tokens_cache_read", "reasoning_tokens")
-_TOTALS = ("model_seconds", "prompt_tokens", "output_tokens")
+_ROLES = frozenset(map(str, Role))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +86,7 @@ class Batch:
     """Why samples could not be read."""
     lacking: list["Lacking"] = field(default_factory=list)
     """The answers that a scorer gave no score, or several. Their rows of `scores` need the metrics of all others."""
-    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_TOTALS, 0.0))
+    totals: dict[str, float] = field(default_factory=lambda: {"model_seconds": 0.0, "prompt_tokens": 0.0, "output_tokens": 0.0})
     """Tokens and seconds of all answers."""
     seen: set[str] = field(default_factory=set)
     """The samples with a row in `samples`."""
@@ -177,10 +174,79 @@ def read_batch(archive: Archive, members: Sequence[Member], log: Log) -> Batch:
     return batch
 
 
+class _ShownCall(msgspec.Struct, gc=False):
+    call_id: str
+    name: str
+    arguments_text: str
+
+
+class _Shown(msgspec.Struct, omit_defaults=True, gc=False):
+    """A message as the lake has it."""
+
+    role: str
+    content: str
+    tool_calls: list[_ShownCall] | None = None
+    tool_call_id: str | None = None
+
+
+class _Turn(msgspec.Struct, gc=False):
+    """An answer in the column `episode`."""
+
+    number: int
+    place: str
+    role: str
+    kept: int
+    new_messages: list[_Shown]
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cost: float | None
+    request_id: None
+    answer: _Shown
+    error: None
+    latency_s: float | None
+
+
+class _ToolUse(msgspec.Struct, gc=False):
+    """A call of a tool in the column `episode`."""
+
+    number: int
+    place: str
+    call_id: str | None
+    name: str | None
+    kind: None
+    arguments: str | None
+    result: str
+    error: str | None
+    seconds: float | None
+
+
+class _Course(msgspec.Struct, gc=False):
+    """The column `episode`."""
+
+    status: str
+    seconds: float | None
+    turns: list[_Turn]
+    tool_calls: list[_ToolUse]
+
+
+class _Row(msgspec.Struct, gc=False):
+    """The column `row` of a sample."""
+
+    id: int | str
+    input: msgspec.Raw
+    target: str | list[str]
+    choices: list[str] | None
+    metadata: msgspec.Raw
+
+
+_encode = msgspec.json.Encoder().encode
+
+
 def _add_sample(batch: Batch, sample: LogSample, log: Log) -> None:
     asked, kept = input_of(sample), sample.attachments
     question = [LogMessage(role="user", content=asked)] if isinstance(asked, str) else asked
-    gold = [sample.target] if isinstance(sample.target, str) else sample.target
+    is_list = not isinstance(sample.target, str)
+    gold = sample.target if is_list else [sample.target]
     name = str(sample.id)
     messages = _json([_shown(each, kept) for each in question])
     content = _json([sample.choices, gold])
@@ -188,12 +254,12 @@ def _add_sample(batch: Batch, sample: LogSample, log: Log) -> None:
     sample_id = source if sample.epoch == 1 else f"{source}-epoch{sample.epoch}"
     if source not in batch.seen:
         batch.seen.add(source)
-        row = {"id": sample.id, "input": sample.input, "target": sample.target, "choices": sample.choices, "metadata": sample.metadata}
+        row = _Row(sample.id, sample.input, sample.target, sample.choices, sample.metadata)
         batch.add("samples", source, source, name, text_hash(messages + content), _json(row))
     figures = EventFigures(sample.events)
     episode, prompt = _episode(sample, figures)
     request_id = text_hash(f"{prompt} {log.generation} {sample.epoch}")
-    is_list, context = not isinstance(sample.target, str), f'[{{"solvers": "{log.plan}"}}]'
+    context = f'[{{"solvers": "{log.plan}"}}]'
     identity = f"{sample_id} {request_id} {content}"
     batch.add("prompts", identity, sample_id, name, source, request_id, messages, prompt, gold, is_list, context)
     error = None if sample.error is None else sample.error.message or "the sample failed, and the log does not say why"
@@ -213,7 +279,7 @@ def _add_sample(batch: Batch, sample: LogSample, log: Log) -> None:
             batch.add("scores", f"{sample_id} {metric} {value}", sample_id, name, source, source, metric, number, why, explanation)
     batch.errors += is_wrong
     given = frozenset(sample.scores or ())
-    if error is not None or not given >= set(log.scorers) or not given or parts:
+    if error is not None or not given.issuperset(log.scorers) or not given or parts:
         reason = error or "not scored: the log has no score of this answer"
         found = Lacking(
             sample_id=sample_id,
@@ -228,7 +294,7 @@ def _add_sample(batch: Batch, sample: LogSample, log: Log) -> None:
 
 
 def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return _encode(value).decode()
 
 
 def _add_response(
@@ -238,12 +304,16 @@ def _add_response(
     choice = output.choices[0] if output.choices else None
     text = None if choice is None else text_of(choice.message.content, kept) if output.completion is None else output.completion
     texts = [] if text is None else [text_of(text, kept)]
-    usages = list(sample.model_usage.values())
-    tokens = [_sum([getattr(usage, name) for usage in usages]) for name in _COUNTED]
+    usages = sample.model_usage.values()
+    prompt_tokens, output_tokens = _sum([usage.input_tokens for usage in usages]), _sum([usage.output_tokens for usage in usages])
+    cached_tokens = _sum([usage.input_tokens_cache_read for usage in usages])
+    reasoning_tokens = _sum([usage.reasoning_tokens for usage in usages])
     costs = [usage.total_cost for usage in usages if usage.total_cost is not None]
     seconds = figures.seconds or sample.working_time  # a log may have neither
-    for total, amount in zip(_TOTALS, (seconds, tokens[0], tokens[1]), strict=True):
-        batch.totals[total] += amount or 0
+    totals = batch.totals
+    totals["model_seconds"] += seconds or 0
+    totals["prompt_tokens"] += prompt_tokens or 0
+    totals["output_tokens"] += output_tokens or 0
     batch.add(
         "responses",
         f"{sample_id} {sample.uuid} {texts} {error}",
@@ -251,7 +321,8 @@ def _add_response(
         [] if choice is None else [reasoning_of(choice.message, kept)],
         [] if choice is None else [_ENDS.get(choice.stop_reason, "stop")],
         [] if choice is None else [choice.stop_reason],
-        *(output.model or None, *tokens, sum(costs) if costs else None, seconds, error, episode),
+        *(output.model or None, prompt_tokens, output_tokens, cached_tokens, reasoning_tokens),
+        *(sum(costs) if costs else None, seconds, error, episode),
     )
 
 
@@ -260,59 +331,61 @@ def _sum(counts: Sequence[int | None]) -> int | None:
     return sum(known) if known else None
 
 
-def _shown(message: LogMessage, kept: Mapping[str, str]) -> dict[str, object]:
+def _shown(message: LogMessage, kept: Mapping[str, str]) -> _Shown:
     """A message as the lake has it."""
-    found: dict[str, object] = {"role": message.role if message.role in _ROLES else "user", "content": text_of(message.content, kept)}
+    calls = None
     if message.tool_calls:
-        found["tool_calls"] = [
-            {"call_id": call.id, "name": call.function, "arguments_text": bytes(call.arguments).decode()} for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        found["tool_call_id"] = message.tool_call_id
-    return found
+        calls = [_ShownCall(call.id, call.function, bytes(call.arguments).decode()) for call in message.tool_calls]
+    role = message.role if message.role in _ROLES else "user"
+    return _Shown(role, text_of(message.content, kept), calls, message.tool_call_id)
 
 
 def _episode(sample: LogSample, figures: EventFigures) -> tuple[str, str]:
     """The column `episode` of a sample, and the messages before its first answer as a text."""
     kept = sample.attachments
-    turns: list[dict[str, object]] = []
-    tools: list[dict[str, object]] = []
-    called = {call.id: call for message in sample.messages for call in message.tool_calls or ()}
+    turns: list[_Turn] = []
+    tools: list[_ToolUse] = []
+    called = {call.id: call for message in sample.messages if message.tool_calls for call in message.tool_calls}
     start, number = 0, 0
     for place, message in enumerate(sample.messages):
         if message.role == "tool":
             call = called.get(message.tool_call_id or "")
             tools.append(
-                {
-                    "number": number,
-                    "place": f":{number}",
-                    "call_id": message.tool_call_id,
-                    "name": None if call is None else call.function,
-                    "kind": None,
-                    "arguments": None if call is None else bytes(call.arguments).decode(),
-                    "result": text_of(message.content, kept),
-                    "error": None if message.error is None else f"{message.error.type}: {message.error.message}",
-                    "seconds": figures.calls.get(message.tool_call_id or ""),
-                }
+                _ToolUse(
+                    number=number,
+                    place=f":{number}",
+                    call_id=message.tool_call_id,
+                    name=None if call is None else call.function,
+                    kind=None,
+                    arguments=None if call is None else bytes(call.arguments).decode(),
+                    result=text_of(message.content, kept),
+                    error=None if message.error is None else f"{message.error.type}: {message.error.message}",
+                    seconds=figures.calls.get(message.tool_call_id or ""),
+                )
             )
             number += 1
         elif message.role == "assistant" and message.source != "input":
             seconds, usage = figures.answers.get(message.id or "", (None, None))
-            new = [_shown(each, kept) for each in sample.messages[start:place]]
-            turns.append({"number": number, "place": f":{number}", "role": SUBJECT, "kept": start, "new_messages": new, **_told(usage)})
-            turns[-1] |= {"request_id": None, "answer": _shown(message, kept), "error": None, "latency_s": seconds}
+            turns.append(
+                _Turn(
+                    number=number,
+                    place=f":{number}",
+                    role=SUBJECT,
+                    kept=start,
+                    new_messages=[_shown(each, kept) for each in sample.messages[start:place]],
+                    prompt_tokens=None if usage is None else usage.input_tokens,
+                    output_tokens=None if usage is None else usage.output_tokens,
+                    cost=None if usage is None else usage.total_cost,
+                    request_id=None,
+                    answer=_shown(message, kept),
+                    error=None,
+                    latency_s=seconds,
+                )
+            )
             start, number = place + 1, number + 1
-    first = turns[0]["new_messages"] if turns else [_shown(each, kept) for each in sample.messages]
-    assert isinstance(first, list)
-    prompt = first[0]["content"] if len(first) == 1 else "\n\n".join(f"{each['role']}: {each['content']}" for each in first)
+    first = turns[0].new_messages if turns else [_shown(each, kept) for each in sample.messages]
+    prompt = first[0].content if len(first) == 1 else "\n\n".join(f"{each.role}: {each.content}" for each in first)
     limit = None if sample.limit is None else _LIMITS.get(sample.limit.type, sample.limit.type)
     status = "error" if sample.error is not None else limit or "done"
     seconds = sample.working_time if sample.working_time is not None else sample.total_time
-    course = {"status": status, "seconds": seconds, "turns": turns, "tool_calls": tools}
-    return _json(course), prompt
-
-
-def _told(usage: Usage | None) -> dict[str, object]:
-    if usage is None:
-        return {"prompt_tokens": None, "output_tokens": None, "cost": None}
-    return {"prompt_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, "cost": usage.total_cost}
+    return _json(_Course(status, seconds, turns, tools)), prompt

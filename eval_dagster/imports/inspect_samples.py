@@ -130,8 +130,26 @@ class LogSample(msgspec.Struct):
     working_time: float | None = None
 
 
+class _Said(msgspec.Struct, gc=False):
+    """The message of an answer in an event, which the conversation has too."""
+
+    id: str | None = None
+
+
+class _SaidChoice(msgspec.Struct, gc=False):
+    message: _Said
+
+
+class _EventOutput(msgspec.Struct, gc=False):
+    """An answer of a model in an event."""
+
+    choices: list[_SaidChoice] = []
+    usage: Usage | None = None
+    time: float | None = None
+
+
 _decoder = msgspec.json.Decoder(LogSample)
-_output_decoder = msgspec.json.Decoder(Output)
+_output_decoder = msgspec.json.Decoder(_EventOutput)
 _input_decoder = msgspec.json.Decoder(str | list[LogMessage])
 
 
@@ -148,7 +166,9 @@ def input_of(sample: LogSample) -> str | list[LogMessage]:
 def text_of(content: str | Sequence[Part] | None, attachments: Mapping[str, str]) -> str:
     """The text of a content, with the texts that the log keeps apart. Other parts than text stand as their kind in brackets."""
     if isinstance(content, str):
-        return attachments.get(content.removeprefix(_ATTACHMENT), content) if content.startswith(_ATTACHMENT) else content
+        if not attachments or not content.startswith(_ATTACHMENT):
+            return content
+        return attachments.get(content.removeprefix(_ATTACHMENT), content)
     parts = []
     for part in content or ():
         if part.type == "text":

@@ -13,10 +13,12 @@ import pyarrow.ipc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.parquet_files import TableParts
+from eval_dagster.lake.tables.rows import with_constants
 from eval_dagster.lake.tables.schemas import TABLES
-from eval_dagster.stages.stage_table import with_constants
 
 _COMPRESSED = pyarrow.ipc.IpcWriteOptions(compression="lz4")
+_GROUP_BYTES = 16 * 2**20
+"""About the bytes of a part that is read. Each becomes a row group, and small ones take longer to write and to read."""
 
 
 def packed(table: pa.Table) -> bytes:
@@ -55,12 +57,15 @@ class SpooledTable:
 
         def read() -> Iterator[pa.Table]:
             self._file.flush()
-            start = 0
+            start, held = 0, [self._schema.empty_table()]
             for size in self._sizes:
-                yield with_constants(unpacked(os.pread(self._file.fileno(), size, start)), **constants)
+                held.append(unpacked(os.pread(self._file.fileno(), size, start)))
                 start += size
-            if not self._sizes:
-                yield self._schema.empty_table()
+                if sum(each.nbytes for each in held) >= _GROUP_BYTES:
+                    yield with_constants(pa.concat_tables(held), **constants)
+                    held = []
+            if held:
+                yield with_constants(pa.concat_tables(held), **constants)
 
         return TableParts(schema=self._schema, read=read)
 

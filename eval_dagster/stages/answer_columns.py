@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.format.parquet_files import iter_batches, read_table, rows_in
+from eval_dagster.lake.format.parquet_files import columns_of, iter_batches, read_table, rows_in
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.metrics.base import AnswerMetric, BaseMetric
 from eval_dagster.records import ResponseType
@@ -221,13 +221,13 @@ def _seen(batch: pa.RecordBatch, samples: Codes, noted: _NotedAnswers) -> _Respo
     unparsed = {name: np.full(count, np.nan) for name in noted.metrics}
     letters, answers = np.full(count, NONE, dtype=np.int32), np.full(count, NONE, dtype=np.int64)
     shown: list[str | None] = [None] * count
-    texts_of = batch.select([name for name in _TEXTS if name in batch.schema.names])
     with_text = np.flatnonzero((_lengths(batch["text"]) > 0) & ~has_error)
-    for place, row in zip(with_text.tolist(), rows_in(texts_of.take(pa.array(with_text))), strict=True):
-        raw, sample = row["text"], int(samples[place])
-        texts = row.get("text_post_processed") or raw
-        is_cut = [reason in ("length", "reasoning") for reason in row["finish_reason"] or ()] or [False] * len(raw)
-        withheld = [word in _WITHHELD for word in row.get("server_finish_reason") or ()] or [False] * len(raw)
+    columns = columns_of(batch.select([name for name in _TEXTS if name in batch.schema.names]).take(pa.array(with_text)))
+    given = (columns.get(name) or [None] * len(with_text) for name in _TEXTS)
+    for place, raw, processed, reasons, words in zip(with_text.tolist(), *given, strict=True):
+        sample, texts = int(samples[place]), processed or raw
+        is_cut = [reason in ("length", "reasoning") for reason in reasons or ()] or [False] * len(raw)
+        withheld = [word in _WITHHELD for word in words or ()] or [False] * len(raw)
         whole = [bool(text.strip()) and not cut for text, cut in zip(texts, is_cut, strict=True)]
         cut_off[place] = _share(is_cut)
         empty[place] = _share([not text.strip() and not cut for text, cut in zip(texts, is_cut, strict=True)])
@@ -362,9 +362,9 @@ def _with_prompts(prompts: Iterator[pa.RecordBatch], sample_ids: pa.ChunkedArray
         counts[own] = _lengths(batch["gold_index"])
         positions.append(numbers(batch["gold_index"].flatten(), NONE).astype(np.int32))
         examined = np.flatnonzero(expects_text[own] | has_text[own])
-        golds = batch.take(pa.array(examined)).select(["gold"])
-        for place, row in zip((start + examined).tolist(), rows_in(golds), strict=True):
-            gold = row["gold"] or []
+        golds = columns_of(batch.select(["gold"]).take(pa.array(examined)))["gold"]
+        for place, given in zip((start + examined).tolist(), golds, strict=True):
+            gold = given or []
             is_blank[place] = not all(truth.strip() for truth in gold)
             refuses[place] = any(_REFUSAL.match(truth) for truth in gold)
             loops[place] = any(_ends_in_loop(truth) for truth in gold)

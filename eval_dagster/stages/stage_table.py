@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from eval_dagster.lake.format.parquet_files import TableParts
-from eval_dagster.lake.tables.rows import to_table
+from eval_dagster.lake.tables.rows import to_table, with_constants
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.versions.hashes import ListHash
 
@@ -116,11 +116,3 @@ class StageTable:
             for batch in self._batches:
                 stream.write_table(batch)
         self._batches, self._held, self._written = [], 0, self._written + 1
-
-
-def with_constants(rows: pa.Table, **constants: str) -> pa.Table:
-    """Rows with other values of some columns, each the same in all rows."""
-    for name, value in constants.items():
-        place, field = rows.schema.get_field_index(name), rows.schema.field(name)
-        rows = rows.set_column(place, field, pa.repeat(pa.scalar(value, field.type), rows.num_rows))
-    return rows

@@ -295,3 +295,11 @@ def _storable(value: Any) -> Any:
     if isinstance(value, str):
         return storable(value)
     return [_storable(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def with_constants(rows: pa.Table, **constants: str) -> pa.Table:
+    """Rows with other values of some columns, each the same in all rows."""
+    for name, value in constants.items():
+        place, field = rows.schema.get_field_index(name), rows.schema.field(name)
+        rows = rows.set_column(place, field, pa.repeat(pa.scalar(value, field.type), rows.num_rows))
+    return rows

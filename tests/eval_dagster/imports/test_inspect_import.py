@@ -17,7 +17,7 @@ from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.planning import plan_samples
 from eval_dagster.gate.results import write_result
 from eval_dagster.imported_tasks import imported_task
-from eval_dagster.imports import inspect_reading, spooled_tables
+from eval_dagster.imports import spooled_tables
 from eval_dagster.imports.importing import ImportedLog, import_logs, publish_imported
 from eval_dagster.imports.inspect_archive import log_files
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -468,20 +468,6 @@ def test_another_machine_with_the_lake_knows_the_metrics(tmp_path: Path) -> None
     here, there = Lake(tmp_path / "here"), Lake(tmp_path / "there")
     _imported(here, _night(tmp_path, 1, 50))
     assert [metric.NAME for metric in imported_task(there, "addition").METRICS] == ["match"]
-
-
-def test_large_logs_are_read_by_several_processes_with_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = [log_sample(i, f"{i}", scores={"match": "CI"[i % 3 == 0]}, epoch=epoch) for i in range(700) for epoch in (1, 2)]
-    path = write_log(tmp_path / "many.eval", log_header(), samples)
-    found = []
-    for count, few in ((1, 2**40), (2, 0)):
-        monkeypatch.setattr(inspect_reading, "_FEW_BYTES", few)
-        monkeypatch.setattr(inspect_reading.os, "sched_getaffinity", lambda _, count=count: set(range(count)))
-        lake = Lake(tmp_path / f"home{count}")
-        _imported(lake, path)
-        found.append([_rows(lake, f"from {name} order by all") for name in ("samples", "responses", "scores")])
-    assert found[0] == found[1]
-    assert [len(rows) for rows in found[0]] == [700, 1400, 1400]
 
 
 def test_a_missing_package_is_named(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
