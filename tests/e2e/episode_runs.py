@@ -67,16 +67,24 @@ def writer(request):
 """
 CONFIG = """
 models:
-  writer: {backend: scripted, function: "model.py:writer"}
+  writer: WRITER
 evals:
   writing: {task: "task.py:Writing"}
 """
+SCRIPTED = '{backend: scripted, function: "model.py:writer"}'
+TURNS = 50
+"""Of an episode."""
 
 
-def start(folder: Path, *, is_last: bool = True) -> BaseProcess:
-    """Start a run of the episodes in a folder: of all stages, or of the model's answers alone."""
+def note_of(turn: int) -> tuple[str, dict[str, object]] | None:
+    """The call of the model in a turn, as the scripted one has it; null in the last one."""
+    return None if turn == TURNS - 1 else ("write", {"name": f"note{turn % 7}", "text": f"{turn}"})
+
+
+def start(folder: Path, *, is_last: bool = True, writer: str = SCRIPTED) -> BaseProcess:
+    """Start a run of the episodes in a folder: of all stages, or of the model's answers alone. `writer` is the model in evals.yaml."""
     folder.mkdir(exist_ok=True)
-    for name, text in (("task.py", TASK), ("model.py", MODEL), ("evals.yaml", CONFIG)):
+    for name, text in (("task.py", TASK), ("model.py", MODEL), ("evals.yaml", CONFIG.replace("WRITER", writer))):
         if not (folder / name).exists():
             (folder / name).write_text(text)
     process = _PROCESSES.Process(target=_run, args=(folder, is_last))

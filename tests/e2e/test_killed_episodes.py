@@ -2,11 +2,13 @@
 
 import random
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from episode_runs import asked, start
+from episode_runs import TURNS, asked, note_of, start
 from few import few
+from servers.calling import calling_server
 
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
@@ -60,3 +62,53 @@ def test_killed_again_and_again_episodes_are_those_of_an_undisturbed_run(kills: 
         assert not list((folder / "home" / "episodes").rglob("*.journal"))
     repeated = sum(len(asked(killed.with_name(f"killed-{number}"))) - 150 for number in range(whole + 1))
     assert repeated <= kills, "at a kill one request is under way, since the model answers one after the other"
+
+
+_UNDER_WAY = 8
+"""Requests that are under way at a server at once."""
+
+
+@pytest.mark.timeout(1500)
+@few("kills", [3, 200], kept=1)
+def test_what_a_server_answered_is_not_asked_again_after_a_kill(kills: int, tmp_path: Path) -> None:
+    with calling_server(note_of) as server:
+        server.say = lambda _episode, _turn: time.sleep(0.003)
+        server.models = ["calm", *(f"killed-{number}" for number in range(kills + 1))]
+
+        def begin(folder: Path, *, is_last: bool = True) -> BaseProcess:
+            section = f'base_url: "{server.url}", model: {folder.name}, concurrency: {_UNDER_WAY}'
+            return start(
+                folder,
+                is_last=is_last,
+                writer=f"{{backend: openai, {section}, prompt_format: chat, canaries: 0}}",
+            )
+
+        calm = tmp_path / "calm"
+        undisturbed = begin(calm)
+        undisturbed.join()
+        assert undisturbed.exitcode == 0
+        every = sorted((episode, turn) for episode in range(3) for turn in range(TURNS))
+        assert sorted(server.asked_of["calm"]) == every
+
+        chance, done, whole = random.Random(20261130), 0, 0
+        while done < kills:
+            folder = tmp_path / f"killed-{whole}"
+            wanted = len(server.asked_of[folder.name]) + chance.randint(1, 25)
+            process = begin(folder, is_last=False)
+            while process.is_alive() and len(server.asked_of[folder.name]) < wanted:
+                time.sleep(0.002)
+            if process.is_alive() and done < kills:
+                process.kill()
+                done += 1
+            process.join()
+            whole += process.exitcode == 0
+        folders = [tmp_path / f"killed-{number}" for number in range(whole + 1)]
+        for folder in folders:
+            last = begin(folder)
+            last.join()
+            assert last.exitcode == 0
+            assert sorted(set(server.asked_of[folder.name])) == every
+            assert _tables(folder) == _tables(calm)
+            assert not list((folder / "home" / "episodes").rglob("*.journal"))
+        repeated = sum(len(server.asked_of[folder.name]) - len(every) for folder in folders)
+        assert repeated <= 3 * kills, "the three episodes have one request under way each"

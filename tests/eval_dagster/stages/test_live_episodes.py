@@ -7,16 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import pytest
 from running_stages import run_all
+from servers.calling import CallingServer, calling_server
 
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
@@ -48,102 +46,14 @@ TASK = f'''
         def _get_ground_truth(self, item):
             return "{TURNS - 1}"
 '''
-Say = Callable[[int, int], None]
-"""Called with the numbers of the episode and of its turn before they are answered."""
 
 
-class Server:
-    """A server whose model calls `add` until it was told nine results."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int]] = []
-        """The number of the episode and of its turn, for each request."""
-        self.answered: list[tuple[int, int]] = []
-        self.connections: Counter[tuple[str, int]] = Counter()
-        """Requests of episodes by the client's port."""
-        self.say: Say = lambda _episode, _turn: None
-        self.refuses: int | None = None
-        """The status of all answers, if not 200; 0 to break all connections."""
-        self.url = ""
-
-    def reset(self) -> None:
-        """Forget what was asked."""
-        self.asked.clear()
-        self.answered.clear()
-        self.connections.clear()
-
-
-@contextmanager
-def running() -> Iterator[Server]:
-    server = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._answer(200 if server.refuses is None else server.refuses, {"data": [{"id": "m", "object": "model"}], "object": "list"})
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if server.refuses is not None:
-                self._answer(server.refuses, {"error": {"message": "no"}})
-                return
-            if "tools" not in body:  # a look at the model
-                self._say("yes", None)
-                return
-            server.connections[self.client_address[:2]] += 1
-            episode = int(body["messages"][0]["content"].split()[1].strip(":"))
-            turn = sum(message["role"] == "tool" for message in body["messages"])
-            server.asked.append((episode, turn))
-            try:
-                server.say(episode, turn)
-            except ConnectionError:
-                self.close_connection = True
-                return
-            if server.refuses is not None:
-                self._answer(server.refuses, {"error": {"message": "no"}})
-                return
-            call = None if turn == TURNS - 1 else json.dumps({"x": turn, "y": 1})
-            self._say(str(turn), call)
-            server.answered.append((episode, turn))
-
-        def _say(self, text: str, call: str | None) -> None:
-            function = {"name": "add", "arguments": call}
-            calls = {} if call is None else {"tool_calls": [{"id": "c", "type": "function", "function": function}]}
-            message = {"role": "assistant", "content": None if calls else text, **calls}
-            choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-            usage = {"prompt_tokens": 40, "completion_tokens": 5, "total_tokens": 45}
-            self._answer(200, {"id": str(uuid4()), "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage})
-
-        def _answer(self, status: int, body: dict[str, Any]) -> None:
-            if status == 0:
-                self.close_connection = True
-                return
-            content = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
-    try:
-        yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
+def running() -> AbstractContextManager[CallingServer]:
+    return calling_server(lambda turn: None if turn == TURNS - 1 else ("add", {"x": turn, "y": 1}))
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[CallingServer]:
     with running() as server:
         yield server
 
@@ -152,7 +62,7 @@ def server() -> Iterator[Server]:
 def project_of(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> Callable[..., Project]:
     write("adding.py", TASK)
 
-    def project(*servers: Server) -> Project:
+    def project(*servers: CallingServer) -> Project:
         replicas = [other.url for other in servers[1:]]
         return open_project(f"""
             models:
@@ -177,7 +87,7 @@ def _run(project: Project, name: str = "adding") -> str:
     return failures[0].message if failures else ""
 
 
-def test_a_slow_answer_holds_up_its_own_episode_alone(server: Server, project_of: Callable[..., Project]) -> None:
+def test_a_slow_answer_holds_up_its_own_episode_alone(server: CallingServer, project_of: Callable[..., Project]) -> None:
     def say(episode: int, turn: int) -> None:
         if (episode, turn) == (0, 1):
             until = time.monotonic() + 60
@@ -196,7 +106,7 @@ def test_a_slow_answer_holds_up_its_own_episode_alone(server: Server, project_of
 
 
 @pytest.mark.parametrize("names", [("adding", "adding"), ("adding", "again")])
-def test_two_runs_at_once_ask_everything_once(server: Server, project_of: Callable[..., Project], names: tuple[str, str]) -> None:
+def test_two_runs_at_once_ask_everything_once(server: CallingServer, project_of: Callable[..., Project], names: tuple[str, str]) -> None:
     server.say = lambda _episode, _turn: time.sleep(0.05)
     problems: list[str] = []
     threads = [threading.Thread(target=lambda name=name: problems.append(_run(project_of(server), name))) for name in names]  # type: ignore[misc]
@@ -208,7 +118,7 @@ def test_two_runs_at_once_ask_everything_once(server: Server, project_of: Callab
     assert sorted(server.asked) == EACH_ONCE
 
 
-def test_what_another_run_asks_is_waited_for_and_asked_if_it_failed(server: Server, project_of: Callable[..., Project]) -> None:
+def test_what_another_run_asks_is_waited_for_and_asked_if_it_failed(server: CallingServer, project_of: Callable[..., Project]) -> None:
     both = threading.Barrier(2)
 
     def say(episode: int, turn: int) -> None:
@@ -233,7 +143,7 @@ def test_what_another_run_asks_is_waited_for_and_asked_if_it_failed(server: Serv
     assert sorted(server.asked) == sorted([*EACH_ONCE, (3, 4)])
 
 
-def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server: Server, project_of: Callable[..., Project]) -> None:
+def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server: CallingServer, project_of: Callable[..., Project]) -> None:
     def say(_episode: int, turn: int) -> None:
         if turn == 5:
             server.refuses = 401
@@ -254,7 +164,7 @@ def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_waits_for_the_answers_under_way(
-    server: Server, project_of: Callable[..., Project], tmp_path: Path, number: int
+    server: CallingServer, project_of: Callable[..., Project], tmp_path: Path, number: int
 ) -> None:
     project_of(server)  # it writes the files
     gone = threading.Event()
