@@ -54,6 +54,7 @@ class EpisodeJournal:
         self._path = folder / f"{fingerprint}.journal"
         self._file: IO[bytes] | None = None
         self._lines: list[bytes] = []
+        self._problem: OSError | None = None
 
     def read(self) -> dict[str, dict[Place, Effect]]:
         """The recorded effects by sample and place. Skips a line that was cut by a crash."""
@@ -75,7 +76,9 @@ class EpisodeJournal:
         self._lines.append(json.dumps({"sample_id": sample_id, "input": self._inputs[sample_id], "effect": written}).encode() + b"\n")
 
     def flush(self) -> None:
-        """Write what was added. Raises `OSError` if the disk is full."""
+        """Write what was added. Raises `OSError` if the disk is full, and then each time: what follows would stand after a cut line."""
+        if self._problem is not None:
+            raise self._problem
         if not self._lines:
             return
         if self._file is None:
@@ -84,8 +87,12 @@ class EpisodeJournal:
             if self._file.tell() and not self._path.read_bytes().endswith(b"\n"):  # after a crash
                 self._file.write(b"\n")
         lines, self._lines = b"".join(self._lines), []
-        if os.write(self._file.fileno(), lines) != len(lines):
-            raise OSError(f"no space left for {self._path}")
+        try:
+            if os.write(self._file.fileno(), lines) != len(lines):
+                raise OSError(f"no space left for {self._path}")
+        except OSError as error:
+            self._problem = error
+            raise
 
     def close(self) -> None:
         """Write the rest, and close the file. It stays until `delete_journals`."""

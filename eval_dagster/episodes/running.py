@@ -105,7 +105,7 @@ class Episodes:
                     started, is_live = time.monotonic(), False
                     for role, requests in item.requests.items():
                         answers = ask(role, requests, self._items.put)
-                        is_live |= len(answers) < len(requests)
+                        is_live |= any((role, request.request_id) not in answers for request in requests)
                         self._loop.call_soon_threadsafe(self._deliver, answers)
                     rest_s = min(_REST * (time.monotonic() - started), _LONGEST_REST_S) if is_live else 0.0
                     self._loop.call_soon_threadsafe(self._loop.call_later, rest_s, self._be_free)

@@ -98,9 +98,12 @@ class ToolThreads:
                     break
                 if future.cancelled():
                     continue
-                value, error = None, None
+                value: Any = None
+                error: BaseException | None = None
                 try:
                     value = context.run(function)
+                except StopIteration as caught:  # which no future may hold
+                    error = RuntimeError(f"a function raised StopIteration: {caught}")
                 except BaseException as caught:
                     error = caught
                 self._done.append((future, value, error))

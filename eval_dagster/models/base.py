@@ -85,8 +85,8 @@ class Model(Protocol):
         """Within the block, later requests may continue earlier ones with their answers. A model may keep what it computed for them."""
         return nullcontext()
 
-    def answering(self, put: PutAnswers) -> Answering | None:  # noqa: ARG002
-        """Begin to answer requests as they come. Null for a model that answers a sequence at a time, by `respond`."""
+    def answering(self) -> Callable[[PutAnswers], Answering] | None:
+        """A function that begins to answer requests as they come. Null for a model that answers a sequence at a time, by `respond`."""
         return None
 
     def end(self) -> None:
@@ -153,6 +153,10 @@ class ModelHandle(Protocol):
 
     def shares(self) -> bool:
         """Whether `load` uses what the model holds that was loaded before, or frees it. Else its memory is freed first."""
+        return False
+
+    def loads_at_once(self) -> bool:
+        """Whether `load` takes no time, since the model computes elsewhere."""
         return False
 
     def must_ask(self) -> bool:

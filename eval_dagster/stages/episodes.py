@@ -1,7 +1,7 @@
 """Stage `model_outputs` of an `EpisodeTask`: its episodes run at once, and each becomes a row of `responses`."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from eval_dagster.progress.reporting import Reporter, following
 from eval_dagster.prompts.conversations import Conversations
 from eval_dagster.records import SUBJECT, GenerationSettings, ModelResponse, Request, ResponseType, ToolCall
 from eval_dagster.stages.inference import AskedModel, Asker, late_interruption, look_at
+from eval_dagster.stages.live_asking import LiveAsks
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import rendering_of
 from eval_dagster.stores.locks import locked
@@ -98,7 +99,7 @@ class EpisodeAsker:
         self._asked, self._reporter = asked, reporter
         self._sessions = ExitStack()
         self._askers: dict[str, tuple[AskedModel, Asker]] = {asked.name: (asked, asker)}
-        self._live_models: list[Model] = []
+        self._lives: dict[str, LiveAsks] = {}
         """Models with answers under way while the episodes go on."""
         self._sessions.enter_context(asker.session())
 
@@ -174,7 +175,7 @@ class EpisodeAsker:
             try:
                 ask = self._answers_of(partition, models, episodes)
                 found = episodes.run(samples, recorded, ask)
-                with late_interruption(self._live_models, self._reporter):
+                with late_interruption(self._models, self._reporter):
                     for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes", least=0):
                         ended[end.sample_id] = _ended(row_of[end.sample_id], end, self._asked.version)
                 if episodes.failure and self._askers[partition.model][1].run.failure is None:
@@ -185,6 +186,9 @@ class EpisodeAsker:
                         yield found_end or _ended(row, None, self._asked.version)
             finally:
                 journal.close()
+
+    def _models(self) -> Iterator[Model]:
+        return (asker.loaded for _, asker in list(self._askers.values()) if asker.loaded is not None)
 
     def close(self) -> None:
         """End the calls of all models of the episodes."""
@@ -216,11 +220,13 @@ class EpisodeAsker:
 
     def _answers_of(self, partition: Partition, models: Mapping[str, str], episodes: Episodes) -> AnswersOf:
         rounds = 0
+        laters: dict[str, Callable[[Callable[[], Mapping[str, Answer | None]]], None]] = {}
 
         def of_roles(model: str, answers: Mapping[str, Answer | None]) -> Answers:
             """Answers of a model for all of its roles, which may ask the same."""
-            if None in answers.values():
-                episodes.failure = self._of(model)[1].run.failure or episodes.failure
+            episodes.failure = self._of(model)[1].run.failure or episodes.failure
+            if self._lives and all(live.is_interrupted for live in self._lives.values()):
+                episodes.break_off(DataError(f"eval {partition.eval_name} was interrupted"))
             return {(role, name): answer for name, answer in answers.items() for role, other in models.items() if other == model}
 
         def ask(role: str, requests: Sequence[Request], later: Later) -> Answers:
@@ -234,10 +240,10 @@ class EpisodeAsker:
             if not asker.is_live:
                 answers |= asked.cache.find(wanted.keys() - answers.keys())
             missing = {name: request for name, request in wanted.items() if name not in answers}
-            live = asker.live(lambda take: later(lambda: of_roles(model, take()))) if missing else None
+            to_roles = laters.setdefault(model, lambda take: later(lambda: of_roles(model, take())))
+            live = asker.live(to_roles) if missing else None
             if live is not None:
-                if live.model not in self._live_models:
-                    self._live_models.append(live.model)
+                self._lives[model] = live
                 return of_roles(model, {**answers, **live.ask(missing.values())})
             if missing:
                 asker.ask(list(missing.values()), dict.fromkeys(missing, partition.eval_name), f"round {rounds} of {partition.eval_name}")

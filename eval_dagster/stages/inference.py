@@ -2,18 +2,15 @@
 
 import math
 import signal
-import sys
 import threading
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar
-
-import psutil
+from types import FrameType
+from typing import TypeVar
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError, NotEvaluatedError
 from eval_dagster.lake.answers.claims import Claim
@@ -30,6 +27,7 @@ from eval_dagster.stages.answer_faults import fitting, require_asked
 from eval_dagster.stages.answer_progress import AnswerProgress
 from eval_dagster.stages.live_asking import Later, LiveAsks
 from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.peak_memory import PeakMemory
 from eval_dagster.users_code import calling
 from eval_dagster.versions.hashes import stable_hash
 from eval_dagster.versions.seen_ids import SeenIds
@@ -38,10 +36,6 @@ T = TypeVar("T")
 _EVALS, _REQUESTS = 3, 40
 """Numbers of evals, and of requests, among which a look finds some with cached answers."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_EVERY_S = 0.05
-"""Seconds between two samples. A shorter peak may be missed."""
-ON_GPU = "allocated on the GPUs, above what was allocated before"
-ON_CPU = f"resident memory of the process, looked at every {_EVERY_S * 1000:.0f} ms, above what was resident before"
 _MEBIBYTE = 2**20
 _WAIT_S = 0.2
 """Seconds between two looks at a claim."""
@@ -80,11 +74,11 @@ def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
 
 
 @contextmanager
-def late_interruption(models: Collection[Model], reporter: Reporter) -> Iterator[None]:
+def late_interruption(models: Callable[[], Iterable[Model]], reporter: Reporter) -> Iterator[None]:
     """Within the block, the first SIGINT or SIGTERM ends the models' work by `Model.end`, and takes effect after the block.
 
     A second signal takes effect at once. If all models compute in this process, so does the first one. So it does in threads
-    other than the main one, which do not receive signals. Models may be added to the collection within the block.
+    other than the main one, which do not receive signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -98,7 +92,7 @@ def late_interruption(models: Collection[Model], reporter: Reporter) -> Iterator
 
     def end(number: int, _frame: FrameType | None) -> None:
         restore()
-        waiting = [model for model in models if model.waits_for_answers]
+        waiting = [model for model in models() if model.waits_for_answers]
         if not waiting:
             signal.raise_signal(number)
             return
@@ -117,54 +111,6 @@ def late_interruption(models: Collection[Model], reporter: Reporter) -> Iterator
         restore()
         if received:
             signal.raise_signal(received[0])
-
-
-class PeakMemory:
-    """Measures the peak memory inside a `with` block.
-
-    If the process uses GPUs, this is the exact peak of PyTorch's allocations on them. Otherwise a thread samples the memory of the process,
-    because the operating system knows only the peak since the process started.
-    """
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        """Peak in bytes above the memory at the start; set after the block."""
-        self.measured = ON_CPU
-        """The method of the measurement, in words."""
-        self._process = psutil.Process()
-        self._is_over = threading.Event()
-        self._sampler = threading.Thread(target=self._sample, name="peak memory", daemon=True)
-
-    def __enter__(self) -> Self:
-        """Begin to measure."""
-        torch = sys.modules.get("torch")  # not imported here, because not every model needs it
-        is_on_gpu = torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._cuda: Any = torch.cuda if torch is not None and is_on_gpu else None
-        if self._cuda is not None:
-            self.measured = ON_GPU
-            self._before = [self._cuda.memory_allocated(device) for device in range(self._cuda.device_count())]
-            for device in range(self._cuda.device_count()):
-                self._cuda.reset_peak_memory_stats(device)
-        else:
-            self._resident = self._process.memory_info().rss
-            self._sampler.start()
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        """Take the last sample."""
-        if self._cuda is not None:
-            self.bytes = sum(self._cuda.max_memory_allocated(device) - before for device, before in enumerate(self._before))
-            return
-        self._is_over.set()
-        self._sampler.join()
-        self._look()
-
-    def _sample(self) -> None:
-        while not self._is_over.wait(_EVERY_S):
-            self._look()
-
-    def _look(self) -> None:
-        self.bytes = max(self.bytes, self._process.memory_info().rss - self._resident)
 
 
 @dataclass(kw_only=True)
@@ -278,6 +224,7 @@ class Asker:
         Its answers are flushed every few seconds, and the progress of the parts is not shown.
         """
         with ExitStack() as stack:
+            stack.callback(self._leave)  # at last: what has arrived is stored before
             if self._model.cache.has_journals:
                 flusher = ResponseFlusher(self._model.cache, self._model.run_id)
                 self._flusher = stack.enter_context(flusher)
@@ -285,10 +232,15 @@ class Asker:
             self._session, self._memory = stack, None
             if self._loaded is not None:
                 stack.enter_context(self._loaded.conversing())
-            try:
-                yield
-            finally:
-                self._session = self._flusher = self._live = None
+            yield
+
+    def _leave(self) -> None:
+        self._session = self._flusher = self._live = None
+
+    @property
+    def loaded(self) -> Model | None:
+        """The model, if it is loaded."""
+        return self._loaded
 
     @property
     def is_live(self) -> bool:
@@ -296,19 +248,23 @@ class Asker:
         return self._live is not None
 
     def live(self, later: Later) -> LiveAsks | None:
-        """Asks requests as they come, within a session. None if the model answers a sequence at a time, or cannot be loaded.
+        """Asks requests as they come, within a session. None if the model answers a sequence at a time, or has failed.
 
-        `later` is given a function for each batch of answers, as `LiveAsks` says.
+        `later` is given a function for each batch of answers, as `LiveAsks` says. A model that takes time
+        to load is not loaded here.
         """
-        if self._live is None and self._session is not None and self._model.cache.has_journals and (loaded := self._load()) is not None:
-            claim = self._session.enter_context(self._model.cache.growing_claim(self._model.run_id))
-            live = LiveAsks(self, self._model.name, loaded, claim, self._reporter, later)
-            if live.is_going:
-                self._session.callback(live.close)
-                self._memory = self._session.enter_context(PeakMemory())
-                self._live = live
+        model, session = self._model, self._session
         if self._live is not None:
-            self._live.later = later
+            self._live.tell(later)
+        elif self.run.failure is None and session is not None and model.cache.has_journals:
+            loaded = self._load() if self._loaded is not None or model.project.handle(model.name).loads_at_once() else None
+            begin = None if loaded is None else loaded.answering()
+            if loaded is not None and begin is not None:
+                claim = session.enter_context(model.cache.growing_claim(model.run_id))
+                with use_reporter(self._reporter):
+                    self._live = LiveAsks(self, model.name, loaded, claim, self._reporter, later, begin)
+                session.callback(self._live.close)
+                self._memory = session.enter_context(PeakMemory())
         return self._live
 
     def ask(self, requests: Sequence[Request], evals: Mapping[str, str], part: str = "") -> None:
@@ -337,7 +293,8 @@ class Asker:
                 count = len({name for other in claim.others for name in other.requests} - claim.known.keys())
                 reporter.note(f"{model.name}: {count} requests are already being asked by {holders}; this run waits for the answers")
                 with reporter.track(f"wait for the answers of {model.name}", total=1, unit="claim") as advance:
-                    while all(other.is_held() for other in claim.others):
+                    waited = {name for other in claim.others for name in other.requests} - claim.known.keys()
+                    while all(other.is_held() for other in claim.others) and not model.cache.find(waited):
                         time.sleep(_WAIT_S)
                     advance()
 
@@ -360,7 +317,7 @@ class Asker:
                 self._flushing(claim) as flusher,
                 use_reporter(reporter),
                 AnswerProgress(shown, model.name, loaded, requests, run.owners, part) as progress,
-                late_interruption([loaded], reporter),
+                nullcontext() if self._session is not None else late_interruption(lambda: [loaded], reporter),
                 closing(_timed(loaded, requests)) as answers,
             ):
                 for request, response in answers:
@@ -420,7 +377,7 @@ class Asker:
         self._seconds += seconds
 
     @contextmanager
-    def _measured(self, memory: "PeakMemory") -> Iterator[None]:
+    def _measured(self, memory: PeakMemory) -> Iterator[None]:
         """Measure the peak memory of a part, or of the session from its first part on."""
         if self._session is None:
             with memory:

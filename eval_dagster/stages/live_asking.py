@@ -9,8 +9,8 @@ from typing import Protocol
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError
 from eval_dagster.lake.answers.claims import GrowingClaim
 from eval_dagster.lake.tables.columns import Answer
-from eval_dagster.models.base import Ended, Model
-from eval_dagster.progress.reporting import Reporter, use_reporter
+from eval_dagster.models.base import Answering, Ended, Model, PutAnswers
+from eval_dagster.progress.reporting import Reporter
 from eval_dagster.records import ModelResponse, Request
 from eval_dagster.stages.answer_faults import fitting, require_asked
 from eval_dagster.users_code import calling
@@ -20,11 +20,12 @@ Answers = Mapping[str, Answer | None]
 """Answers by request id. Null for a request that the model does not answer any more."""
 Later = Callable[[Callable[[], Answers]], None]
 """Takes a function that gives answers. It is called in other threads; the function is to be called in the thread that asks."""
+BeginAnswering = Callable[[PutAnswers], Answering]
 _WAIT_S = 0.2
 """Seconds between two looks at the claims of other processes."""
 
 
-class Collector(Protocol):
+class Storing(Protocol):
     """Stores the answers of a call of a model, and counts them."""
 
     answered: SeenIds
@@ -35,7 +36,7 @@ class Collector(Protocol):
         ...
 
     def store(self, rows: Sequence[Answer]) -> None:
-        """Store final answers."""
+        """Store final answers. May be called in other threads."""
         ...
 
     def fail(self, error: EvalDagsterError) -> None:
@@ -51,39 +52,42 @@ class LiveAsks:
     """The requests to a model that are under way. All but `_put` is called in one thread."""
 
     def __init__(
-        self,
-        collector: Collector,
-        name: str,
-        model: Model,
-        claim: GrowingClaim,
-        reporter: Reporter,
-        later: Later,
+        self, storing: Storing, name: str, model: Model, claim: GrowingClaim, reporter: Reporter, later: Later, begin: BeginAnswering
     ) -> None:
-        """Begin to ask, if the model answers requests as they come.
+        """Begin to ask.
 
         Args:
-            collector: Stores the answers.
+            storing: Stores the answers.
             name: The model's name in evals.yaml.
             model: The loaded model.
             claim: Is given the requests.
             reporter: Tells of requests that another process asks.
             later: Is told of answers.
+            begin: Begins to answer requests as they come.
         """
-        self.model, self.later = model, later
-        self._collector, self._name, self._claim, self._reporter = collector, name, claim, reporter
+        self.model = model
+        self.is_interrupted = False
+        """Whether the model ended since the run was interrupted."""
+        self._storing, self._name, self._claim, self._reporter, self._later = storing, name, claim, reporter, later
         self._under_way: dict[str, Request] = {}
+        self._unanswered: set[str] = set()
+        """Ids of the same requests, until their answers are stored."""
         self._elsewhere: dict[str, Request] = {}
         """Requests that other processes ask."""
-        self._arrived: queue.SimpleQueue[Sequence[tuple[Request, ModelResponse]] | Ended] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Mapping[str, Answer] | Ended] = queue.SimpleQueue()
         self._busy_since = 0.0
         self._is_over = self._is_closing = self._is_looking = self._has_told = False
-        with use_reporter(reporter), calling(f"the model {name}", is_limited=False):
-            self._answering = model.answering(self._put)
+        self._answering = begin(self._put)
 
-    @property
-    def is_going(self) -> bool:
-        """Whether the model answers requests as they come."""
-        return self._answering is not None
+    def tell(self, later: Later) -> None:
+        """Tell another one of answers from now on, also of those that have arrived."""
+        if later is self._later:
+            return
+        self._later = later
+        later(self._take)
+        if self._elsewhere:
+            self._is_looking = False
+            self._look_later()
 
     def ask(self, requests: Iterable[Request]) -> Answers:
         """Ask requests. Gives the answers that are stored already. The others come later.
@@ -96,10 +100,10 @@ class LiveAsks:
         left = {name: request for name, request in wanted.items() if name not in self._under_way and name not in self._elsewhere}
         claim = self._claim.add(left.keys())
         if new := [request for name, request in left.items() if name in claim.requests]:
-            assert self._answering is not None
             self._busy_since = self._busy_since or time.monotonic()
             self._under_way |= {request.request_id: request for request in new}
-            self._collector.count(len(new), 0.0)
+            self._unanswered.update(claim.requests)
+            self._storing.count(len(new), 0.0)
             self._answering.add(new)
         if claim.others:
             self._elsewhere |= {name: left[name] for name in left.keys() - claim.known.keys() - claim.requests}
@@ -113,58 +117,71 @@ class LiveAsks:
     def close(self) -> None:
         """Leave what is under way. What has arrived is stored."""
         self._is_closing = True
-        if self._answering is not None:
-            self._answering.cancel()
+        self._answering.cancel()
         self._take()
 
     def _put(self, batch: Sequence[tuple[Request, ModelResponse]] | Ended) -> None:
-        self._arrived.put(batch)
-        self.later(self._take)
-
-    def _take(self) -> Answers:
-        found: dict[str, Answer | None] = {}
-        while not self._arrived.empty():
-            batch = self._arrived.get()
-            try:
-                with calling(f"the model {self._name}", is_limited=False):
-                    if isinstance(batch, Ended):
-                        raise batch.error or ModelError(f"the model {self._name} was interrupted")
-                    found |= self._stored(batch)
-            except LakeUnreachableError:  # the answers are in the journal
-                raise
-            except EvalDagsterError as error:
-                self._is_over = True
-                if not self._is_closing:
-                    self._collector.fail(error)
-                self._claim.release(self._under_way.keys())
-                found |= dict.fromkeys((*self._under_way, *self._elsewhere))
-                self._under_way.clear()
-                self._elsewhere.clear()
-        if self._busy_since and not self._under_way:
-            self._collector.count(0, time.monotonic() - self._busy_since)
-            self._busy_since = 0.0
-        return found
+        """Store answers at once, in the model's thread: the one that asks may be busy with another model."""
+        arrived: Mapping[str, Answer] | Ended
+        try:
+            arrived = batch if isinstance(batch, Ended) else self._stored(batch)
+        except Exception as error:
+            arrived = Ended(error=error)
+        self._arrived.put(arrived)
+        self._later(self._take)
 
     def _stored(self, batch: Sequence[tuple[Request, ModelResponse]]) -> Mapping[str, Answer]:
         """The rows of answers, the final ones of which are stored."""
         rows: dict[str, Answer] = {}
         for request, given in batch:
-            require_asked(request, self._under_way)
-            del self._under_way[request.request_id]
-            rows[request.request_id] = self._collector.row_of(request, fitting(request, given))
-        self._collector.store([row for row in rows.values() if not row.get("retryable")])
-        failed = {name: row for name, row in rows.items() if row.get("retryable")}
-        self._collector.failed |= failed
-        self._claim.release(failed.keys())
-        for name in rows:
-            self._collector.answered.times(name)
+            require_asked(request, self._unanswered)
+            self._unanswered.remove(request.request_id)
+            rows[request.request_id] = self._storing.row_of(request, fitting(request, given))
+        self._storing.store([row for row in rows.values() if not row.get("retryable")])
         return rows
+
+    def _take(self) -> Answers:
+        found: dict[str, Answer | None] = {}
+        while not self._arrived.empty():
+            arrived = self._arrived.get()
+            if isinstance(arrived, Ended):
+                if not (self._is_over or self._is_closing):
+                    found |= self._end(arrived)
+                continue
+            for name in arrived:
+                self._under_way.pop(name, None)
+                self._storing.answered.times(name)
+            failed = {name: row for name, row in arrived.items() if row.get("retryable")}
+            self._storing.failed |= failed
+            self._claim.release(failed.keys())
+            found |= arrived
+        if self._busy_since and not self._under_way:
+            self._storing.count(0, time.monotonic() - self._busy_since)
+            self._busy_since = 0.0
+        return found
+
+    def _end(self, ended: Ended) -> Answers:
+        """Note why the model answers nothing more. Other errors than the model's are raised."""
+        self._is_over, self.is_interrupted = True, ended.error is None
+        self._answering.cancel()
+        self._claim.release(self._under_way.keys())
+        left = dict.fromkeys((*self._under_way, *self._elsewhere))
+        self._under_way.clear()
+        self._elsewhere.clear()
+        try:
+            with calling(f"the model {self._name}", is_limited=False):
+                raise ended.error or ModelError(f"the model {self._name} was interrupted")
+        except LakeUnreachableError:  # the answers are in the journal
+            raise
+        except EvalDagsterError as error:
+            self._storing.fail(error)
+        return left
 
     def _look_later(self) -> None:
         if self._is_looking:
             return
         self._is_looking = True
-        timer = threading.Timer(_WAIT_S, lambda: self.later(self._look))
+        timer = threading.Timer(_WAIT_S, lambda: self._later(self._look))
         timer.daemon = True
         timer.start()
 

@@ -175,8 +175,8 @@ class GrowingClaim:
             self._names -= names
             with self._claims.alone():
                 self._file.seek(0)
+                self._write(self._lines([holder_of(self._run_id), *sorted(self._names)])[1:])
                 self._file.truncate()
-                self._file.write(self._lines([holder_of(self._run_id), *sorted(self._names)])[1:])
 
     def close(self) -> None:
         """Release all."""
@@ -190,9 +190,14 @@ class GrowingClaim:
         if self._file is None:
             self._file = self._path.open("xb", buffering=0)
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._file.write(holder_of(self._run_id).encode())
+            self._write(holder_of(self._run_id).encode())
         self._names |= names
-        self._file.write(self._lines(sorted(names)))
+        self._write(self._lines(sorted(names)))
+
+    def _write(self, content: bytes) -> None:
+        assert self._file is not None
+        if self._file.write(content) != len(content):
+            raise OSError(f"no space left for {self._path}")
 
     @staticmethod
     def _lines(texts: Iterable[str]) -> bytes:

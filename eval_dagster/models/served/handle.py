@@ -129,6 +129,10 @@ class ServedHandle(ModelHandle):
         """
         return self._version(self.content_version())
 
+    def loads_at_once(self) -> bool:
+        """True: the server has the weights."""
+        return True
+
     def must_ask(self) -> bool:
         """Whether nothing is known of the server yet."""
         return self._facts is None and self._last_facts() is None

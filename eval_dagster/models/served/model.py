@@ -37,6 +37,8 @@ _RETRY_S = 2.0
 """Seconds between two looks at a server that is down."""
 _START_S = 5.0
 """Seconds in which a server can begin its own part, before others take pieces of it."""
+_OWN_S = 0.1
+"""Seconds for which requests that came later are left to the server of their conversations, before others take them."""
 _MOST_LOSSES = 3
 """How often a request may be under way if a server goes down, before it is sent alone. Once more, and it counts as failed."""
 
@@ -67,6 +69,8 @@ class _Work:
         self._changed = asyncio.Event()
         self._starting = set(range(servers))
         """Servers that have asked for no piece yet, and may."""
+        self._came = [0.0] * servers
+        """When requests came to the part of a server that was empty."""
         self._idle: set[int] = set()
         """Servers that wait for a piece. They take their own."""
         self._started_by = time.monotonic() + _START_S
@@ -78,8 +82,12 @@ class _Work:
 
     def add(self, requests: Sequence[Request]) -> None:
         """Add requests. Those of one conversation go to one server, which may have its beginning in its cache."""
+        of_server: dict[int, list[Request]] = {}
         for request in requests:
-            self._parts[_conversation(request) % len(self._parts)].append(Piece(requests=[request], work=1))
+            of_server.setdefault(_conversation(request) % len(self._parts), []).append(request)
+        for server, own in of_server.items():
+            self._came[server] = time.monotonic() if not self._parts[server] else self._came[server]
+            self._parts[server].append(Piece(requests=own, work=len(own)))
         self._changed.set()
 
     async def next(self, server: int) -> Piece | None:
@@ -92,16 +100,18 @@ class _Work:
         while server not in self._stopped:
             part = self._parts[server]
             if not part:  # take from the most work of another server; one that starts has a while to begin its own
-                held = self._idle | (self._starting if time.monotonic() < self._started_by else set())
+                now = time.monotonic()
+                held = self._idle | (self._starting if now < self._started_by else set())
+                held |= {index for index, since in enumerate(self._came) if now < since + _OWN_S}
                 others = (each for index, each in enumerate(self._parts) if index not in held)
                 part = max(others, key=lambda each: sum(piece.work for piece in each), default=part)
             if part:
-                self._idle.discard(server)
+                self._wake(server)
                 piece = part.popleft() if part is self._parts[server] else part.pop()
                 self._taken[server] |= {request.request_id: request for request in piece.requests}
                 return piece
             if self._suspects and not self._taken[server]:
-                self._idle.discard(server)
+                self._wake(server)
                 request = self._suspects.popleft()
                 self._taken[server][request.request_id] = request
                 return Piece(requests=[request], work=0)
@@ -110,10 +120,19 @@ class _Work:
             self._changed.clear()
             self._idle.add(server)
             left_s = self._started_by - time.monotonic()
+            wait_s = left_s if self._starting and left_s > 0 else None
+            if any(self._parts):  # of another one, which it leaves to it for a while
+                wait_s = min(wait_s or _OWN_S, _OWN_S)
             with suppress(TimeoutError):
-                async with asyncio.timeout(left_s if self._starting and left_s > 0 else None):
+                async with asyncio.timeout(wait_s):
                     await self._changed.wait()
         return None
+
+    def _wake(self, server: int) -> None:
+        """Note that a server does not wait any more: others may take its pieces."""
+        if server in self._idle:
+            self._idle.discard(server)
+            self._changed.set()
 
     def stop(self, *servers: int) -> None:
         """Give no more pieces to servers."""
@@ -395,8 +414,11 @@ class ServedModel(Model):
         self._stream = Stream(partial(self._ask, requests, None, reporter))
         return iter(self._stream)
 
-    def answering(self, put: PutAnswers) -> Answering:
-        """Answer requests as they come, over the same connections. It ends by an error as `respond` raises it."""
+    def answering(self) -> Callable[[PutAnswers], Answering]:
+        """A function that begins to answer requests as they come, over the same connections. It ends by an error as `respond` raises it."""
+        return self._begin_answering
+
+    def _begin_answering(self, put: PutAnswers) -> Answering:
         feed = Feed[Sequence[Request]]()
         self._stream = Stream(partial(self._ask, (), feed, current_reporter()), put)
         self._stream.start()

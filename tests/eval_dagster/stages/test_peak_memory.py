@@ -2,7 +2,7 @@
 
 import time
 
-from eval_dagster.stages.inference import ON_CPU, PeakMemory
+from eval_dagster.stages.peak_memory import ON_CPU, PeakMemory
 
 MEBIBYTE = 2**20
 

@@ -27,6 +27,7 @@ class Stream(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_ready = threading.Event()
+        self._ending: Callable[[], None] | None = None
 
     def __iter__(self) -> Iterator[T]:
         """The items. An exception of the work is raised after them. If the caller ends before the work, the work is cancelled."""
@@ -62,8 +63,12 @@ class Stream(Generic[T]):
                 idle_looks = idle_looks + 1 if is_idle() else 0
             task.cancel()
 
-        if self._loop is not None and self._task is not None and not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(cancel_when_idle(self._task), self._loop)
+        def begin() -> None:
+            if self._task is not None and self._loop is not None and not self._loop.is_closed():
+                asyncio.run_coroutine_threadsafe(cancel_when_idle(self._task), self._loop)
+
+        self._ending = begin
+        begin()
 
     def _run(self) -> None:
         error: BaseException | None = None
@@ -87,6 +92,8 @@ class Stream(Generic[T]):
         loop = asyncio.get_running_loop()
         self._loop, self._task = loop, asyncio.current_task()
         self._is_ready.set()
+        if self._ending is not None:  # `end` was called before the loop was there
+            self._ending()
 
         def put(item: T) -> None:
             if not self._batch:  # items of one turn of the loop go together: to wake a thread costs more than an item
