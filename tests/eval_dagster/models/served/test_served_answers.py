@@ -221,7 +221,7 @@ def test_an_empty_text_is_believed_where_it_fits_the_other_answers() -> None:
 def test_a_repeated_id_is_the_answer_to_another_request_until_the_server_is_seen_to_repeat_them() -> None:
     def refused(answers: AnswerHabits, answer_id: str, body: str) -> bool:
         try:
-            answers.require(Reply(content=None, answer_id=answer_id), {"prompt": body})
+            answers.require(Reply(content=None, answer_id=answer_id), body.encode())
         except BadAnswerError:
             return True
         return False
