@@ -208,14 +208,14 @@ def test_an_empty_text_is_believed_where_it_fits_the_other_answers() -> None:
     habits = AnswerHabits()
     for empty in (reply("", counted=False), reply("", counted=False, reasoning="hm")):
         with pytest.raises(BadAnswerError):
-            habits.require(empty, {})
-    habits.require(reply("", counted=True), {})
-    habits.require(reply("Paris", counted=False, reasoning="France"), {})
-    habits.require(reply("", counted=False), {})
-    habits.require(reply("", counted=False, reasoning="hm"), {})
-    habits.require(reply("Paris", counted=True), {})
+            habits.require(empty, b"")
+    habits.require(reply("", counted=True), b"")
+    habits.require(reply("Paris", counted=False, reasoning="France"), b"")
+    habits.require(reply("", counted=False), b"")
+    habits.require(reply("", counted=False, reasoning="hm"), b"")
+    habits.require(reply("Paris", counted=True), b"")
     with pytest.raises(BadAnswerError, match="does not count its tokens, as it does for others"):
-        habits.require(reply("", counted=False), {})
+        habits.require(reply("", counted=False), b"")
 
 
 def test_a_repeated_id_is_the_answer_to_another_request_until_the_server_is_seen_to_repeat_them() -> None:
