@@ -332,7 +332,9 @@ class Partition:
         if n_not_asked and not is_looked and before.scores_version != current.scores_version:
             problem = "it was stopped before it could be proven by this margin"
         # Levels of looks are those of a test against single states.
-        proven = self.pooling.comparisons(compared, current, metric, self._metrics, since=anchor_at) if looked is None else compared
+        proven: Sequence[tuple[Materialization, Comparison]] = compared
+        if looked is None and before.model == self.model:
+            proven = self.pooling.comparisons(compared, current, metric, self._metrics, points=self.points, since=anchor_at)
         proof = Proof(
             problem=problem,
             margin=own,

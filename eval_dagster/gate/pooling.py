@@ -23,7 +23,7 @@ from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
 from eval_dagster.results.comparison import compare_metric
-from eval_dagster.results.materializations import Materialization, history, overall
+from eval_dagster.results.materializations import Materialization, overall
 from eval_dagster.stages.answer_counts import stored_mixed_counts
 from eval_dagster.statistics.paired import Comparison
 
@@ -46,7 +46,7 @@ class Pool(Materialization):
 
     @cached_property
     def asked_table(self) -> pa.Table:
-        """The columns `sample_id`, `metric` and `error` of scores without an error: a sample is one if no state has a value for it."""
+        """Its `sample_id`, `metric` and `error` columns, without errors. Samples that are errors in all states are left out."""
         return pa.concat_tables(each.asked_table.filter(pc.field("error").is_null()) for each in self.states)
 
     def scores_of(self, metric: str) -> pa.Table:
@@ -67,7 +67,14 @@ class Pooling:
     standings: Standings
 
     def comparisons(
-        self, compared: Sequence[Compared], current: Materialization, metric: str, metrics: Metrics, *, since: datetime | None
+        self,
+        compared: Sequence[Compared],
+        current: Materialization,
+        metric: str,
+        metrics: Metrics,
+        *,
+        points: Sequence[Materialization],
+        since: datetime | None,
     ) -> Sequence[Compared]:
         """The comparisons of a proof, with pools in the place of the baseline and the anchor.
 
@@ -79,6 +86,7 @@ class Pooling:
             current: The result in question.
             metric: Name of the metric.
             metrics: The task's metrics.
+            points: All materializations of its eval for its model, the oldest first.
             since: Time of the anchor. Earlier states are not pooled.
         """
         (baseline, found), *anchors = compared
@@ -86,7 +94,6 @@ class Pooling:
         if found.heaviest is None or not is_whole or self.project.suite(self.suite).gate.pool == 1:
             return compared
         try:
-            points = history(baseline.lake, baseline.eval_name, baseline.model)
             between = [
                 each
                 for each in points
@@ -108,9 +115,9 @@ class Pooling:
         alike = [
             point
             for point in takewhile(lambda point: point.versions == state.versions, following)
-            if metric in overall(point)
+            if not (is_part(point) or LOG_CONTENT in point.metrics.info.inputs or stored_mixed_counts(point.metrics.info.counts))
+            and metric in overall(point)
             and is_same_ruler(state, point, metric)
-            and not (is_part(point) or _is_imported(point) or stored_mixed_counts(point.metrics.info.counts))
         ]
         if len(alike) < 2 or alike[0].materialized_at != state.materialized_at:
             return state
@@ -136,9 +143,5 @@ class Pooling:
 
 
 def pooled_times(state: Materialization) -> tuple[datetime, ...]:
-    """The times of the states of a pool, the oldest first. None if it is a single state."""
+    """The times of the states of a pool, the oldest first. Empty if it is a single state."""
     return tuple(each.materialized_at for each in state.states) if isinstance(state, Pool) else ()
-
-
-def _is_imported(point: Materialization) -> bool:
-    return LOG_CONTENT in point.metrics.info.inputs

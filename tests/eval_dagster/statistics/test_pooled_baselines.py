@@ -162,6 +162,28 @@ def test_states_in_clusters_hold_the_level() -> None:
     assert proven / nights <= LEVEL + 2 * np.sqrt(LEVEL / nights)
 
 
+@pytest.mark.long
+def test_a_slow_drift_without_a_new_version_is_seen_later() -> None:
+    """0.3 points are lost for good each night, and the margin on the tenth. The pools are the newest and the oldest eight states."""
+    rng, n, nights = np.random.default_rng(1), 1000, 250
+    found = {night: np.zeros(2) for night in (10, 13)}
+    for _ in range(nights):
+        ease = np.where(rng.random(n) < 0.1, 0.5, np.where(rng.random(n) < SHARE, 1.0, 0.0))
+        order = rng.random(n)
+        states = [((rng.random(n) < ease) & (order >= 0.003 * night / 0.59)).astype(float) for night in range(14)]
+        for night, proven in found.items():
+            singles, pools = (states[night - 1], states[0]), (np.mean(states[night - 8 : night], axis=0), np.mean(states[:8], axis=0))
+            proven += [
+                all(
+                    not_worse(compare_means(states[night], each, bounds=(0, 1)), margin=0.03, higher_is_better=True).is_proven
+                    for each in both
+                )
+                for both in (singles, pools)
+            ]
+    assert found[10] / nights == pytest.approx([0.04, 0.45], abs=0.1)
+    assert found[13] / nights == pytest.approx([0.01, 0.07], abs=0.05)
+
+
 def _row(n: int, margin: float, flips: float) -> str:
     samples = coins(flips)
     fallen = [share_proven(n, margin, states, samples, for_good(samples, margin)) for states in (2, 4, 8)]
