@@ -1,16 +1,25 @@
 """What the benchmarks count and compare is right, whatever they measure."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
 from benchmarks.agreement import compare_choices
 from benchmarks.fairness import judge
 from benchmarks.other_gates import (
     ALPHA,
     MARGIN,
+    OURS,
+    RESULTS,
     STATES,
     is_proven_by_one,
     is_proven_by_states,
     is_red,
+    our_verdicts,
+    shares,
     simulate,
+    table,
 )
 from benchmarks.token_tree import count_nodes, count_scored, inputs_of
 from hypothesis import given
@@ -76,6 +85,22 @@ def test_a_side_that_waits_for_starved_threads_misses_its_fair_share() -> None:
     assert judged(13.0, 110.0)[1] == ["fair share"]
     assert judged(12.0, 60.0)[1] == ["as far ahead as alone"]
     assert judged(17.2, 110.0)[0]["this engine, beside 2"] == "17.2 s, 0.58 of the fair share (goal 0.8)"
+
+
+def test_the_page_shows_the_verdicts_of_other_packages() -> None:
+    results = json.loads(RESULTS.read_text("utf-8"))
+    text = (Path(__file__).parents[1] / "docs" / "explanation" / "gate.md").read_text("utf-8")
+    assert table(results) in text
+    assert f"Of {results['nights']} simulated nights a cell" in " ".join(text.split())
+
+
+def test_the_verdicts_of_the_gate_beside_them_are_made_again() -> None:
+    results = json.loads(RESULTS.read_text("utf-8"))
+    known = results["cells"][6]
+    counts, pairs = simulate((known["samples"], known["flips"], known["fall"]), results["nights"])
+    for name in OURS:
+        found = shares(list(our_verdicts(name, counts, pairs)))
+        assert found == pytest.approx(known[name], abs=0.03), "another processor may round a draw differently"
 
 
 def test_a_simulated_proof_by_states_is_that_of_their_scores() -> None:

@@ -1,7 +1,7 @@
 """Verdicts of other packages' own code about simulated suites, beside the gate's: `python tests/benchmarks/other_gates.py FOLDER [NIGHTS]`.
 
 FOLDER has an environment for each package, which is made as in `ENVIRONMENTS`. The verdicts go to `results/other_gates.json`, and their
-table is printed.
+table is printed, for docs/explanation/gate.md.
 
 One eval of ten falls. Each package is asked about each distinct pair of counts once, since its verdict about an eval depends on nothing
 else. A suite is bad if one of its evals is, and good if all are: the rule of `nel gate`, and the only one that the others leave.
@@ -36,7 +36,7 @@ RESULTS = Path(__file__).parent / "results" / "other_gates.json"
 OTHERS = ("mlflow", "nemo-evaluator", "nemo-evaluator, 3 points", "lmms-eval")
 OURS = ("eval_dagster", "eval_dagster, 8 states")
 EVALS, SHARE, MARGIN, ALPHA, STATES = 10, 0.6, 0.03, 0.05, 8
-NIGHTS = 400
+NIGHTS = 200
 CELLS = [(n, flips, fall) for n in (300, 1000) for flips in (0.02, 0.1) for fall in (0.0, 0.02, 0.05, 0.1)]
 """Samples of an eval, share of the answers that flip, and fall of one eval."""
 
