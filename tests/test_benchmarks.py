@@ -1,11 +1,35 @@
 """What the benchmarks count and compare is right, whatever they measure."""
 
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
 from benchmarks.agreement import compare_choices
 from benchmarks.fairness import judge
+from benchmarks.other_gates import (
+    ALPHA,
+    MARGIN,
+    OURS,
+    RESULTS,
+    STATES,
+    is_proven_by_one,
+    is_proven_by_states,
+    is_red,
+    our_verdicts,
+    shares,
+    simulate,
+    table,
+)
 from benchmarks.token_tree import count_nodes, count_scored, inputs_of
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
+
+from eval_dagster.records.judgements import Verdict
+from eval_dagster.statistics.noninferiority import not_worse
+from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.verdicts import Case, judge_suite
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=12))
@@ -61,3 +85,45 @@ def test_a_side_that_waits_for_starved_threads_misses_its_fair_share() -> None:
     assert judged(13.0, 110.0)[1] == ["fair share"]
     assert judged(12.0, 60.0)[1] == ["as far ahead as alone"]
     assert judged(17.2, 110.0)[0]["this engine, beside 2"] == "17.2 s, 0.58 of the fair share (goal 0.8)"
+
+
+def test_the_page_shows_the_verdicts_of_other_packages() -> None:
+    results = json.loads(RESULTS.read_text("utf-8"))
+    text = (Path(__file__).parents[1] / "docs" / "explanation" / "gate.md").read_text("utf-8")
+    assert table(results) in text
+    assert f"Of {results['nights']} simulated nights a cell" in " ".join(text.split())
+
+
+def test_the_verdicts_of_the_gate_beside_them_are_made_again() -> None:
+    results = json.loads(RESULTS.read_text("utf-8"))
+    known = results["cells"][6]
+    counts, pairs = simulate((known["samples"], known["flips"], known["fall"]), results["nights"])
+    for name in OURS:
+        found = shares(list(our_verdicts(name, counts, pairs)))
+        assert found == pytest.approx(known[name], abs=0.03), "another processor may round a draw differently"
+
+
+def test_a_simulated_proof_by_states_is_that_of_their_scores() -> None:
+    right, seen = np.tile(np.arange(STATES + 1), 2), set()
+    for counts in (night[0] for flips in (0.0005, 0.02, 0.1) for night in simulate((300, flips, 0.02), 20)[0]):
+        tonight = np.repeat(np.repeat([0.0, 1.0], STATES + 1), counts)
+        found = compare_means(tonight, np.repeat(right / STATES, counts), bounds=(0, 1))
+        is_proven = not_worse(found, margin=MARGIN, higher_is_better=True).is_proven
+        assert is_proven_by_states(counts) == is_proven
+        seen.add((is_proven, found.are_shares))
+    assert {is_proven for is_proven, _ in seen} == {are_shares for _, are_shares in seen} == {True, False}
+
+
+def test_simulated_suites_are_judged_as_the_gate_judges_them() -> None:
+    seen = set()
+    for pairs in simulate((300, 0.02, 0.05), 12)[1]:
+        rows = [
+            (np.repeat([1.0, 0.0, 1.0], [up, down, n - up - down]), np.repeat([0.0, 1.0, 1.0], [up, down, n - up - down]))
+            for n, up, down in pairs
+        ]
+        found = [compare_means(now, before, bounds=(0, 1)) for now, before in rows]
+        judged = judge_suite([Case(comparison=each, higher_is_better=True) for each in found], alpha=2 * ALPHA / 30)
+        assert is_red(pairs) == any(each.verdict is Verdict.REGRESSED for each in judged)
+        seen.add(is_red(pairs))
+        assert list(map(is_proven_by_one, pairs)) == [not_worse(each, margin=MARGIN, higher_is_better=True).is_proven for each in found]
+    assert seen == {True, False}

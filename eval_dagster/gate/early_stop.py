@@ -15,6 +15,7 @@ from eval_dagster.errors import LakeUnreachableError
 from eval_dagster.gate.looks import counts_at, design_of, is_part, known_values, prompt_order, record
 from eval_dagster.gate.partition import Partition as JudgedPartition
 from eval_dagster.gate.planning import flips_of
+from eval_dagster.gate.pooling import Pooling
 from eval_dagster.gate.proof import MANY, SHARE, SHARE_OF_MANY
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.gate.standings import Baseline, Standings, night_level
@@ -93,7 +94,8 @@ class EarlyStop:
         gate, eval_name, model = settings.gate, partition.eval_name, partition.model
         baseline = Baseline.parse(settings.baseline, list(project.config.models))
         level = night_level(settings, self._standings, baseline, self._now)
-        judged = JudgedPartition(project, self.suite, gate, level, eval_name, model, baseline, self._standings, self._rescorer)
+        pooling = Pooling(project, self.suite, self._standings)
+        judged = JudgedPartition(project, self.suite, gate, level, eval_name, model, baseline, self._standings, self._rescorer, pooling)
         plan = NightPlan(
             suite=self.suite,
             eval=eval_name,

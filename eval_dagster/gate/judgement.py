@@ -13,6 +13,7 @@ from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError, UsageError
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.partition import Partition
+from eval_dagster.gate.pooling import Pooling
 from eval_dagster.gate.proof import supporting_p_value
 from eval_dagster.gate.records import NO_RESULT, GateResult, minute
 from eval_dagster.gate.results import find_looks, known_looks
@@ -125,6 +126,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     attempts = Attempts(read_attempts(project.lake, since=since), since=since)
     judged_at = datetime.fromisoformat(project.lake.next_time("regressions", suite))
     standings, rescorer = Standings(project.lake, suite), Rescorer(project)
+    pooling = Pooling(project, suite, standings)
     level = night_level(settings, standings, baseline, judged_at)
     findings: list[Finding] = []
     looks: list[Look] = []
@@ -132,7 +134,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     for key in product(evals, models):
         if not project.is_pair(*key):
             continue
-        partition = Partition(project, suite, settings.gate, level, *key, baseline, standings, rescorer)
+        partition = Partition(project, suite, settings.gate, level, *key, baseline, standings, rescorer, pooling)
         # Nobody can evaluate a deleted checkpoint again: it is no gap of the suite. Its last result is judged as long as it is current.
         if (deleted := project.deletion(key[1])) and (attempts.problem(*key) or _lacks_result(partition)):
             warnings.append(f"{partition_key(*key)} was not evaluated: {deleted}")

@@ -17,6 +17,7 @@ from eval_dagster.gate.asked_part import AskedPart
 from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.error_rates import asked_samples, error_rate, n_lost
 from eval_dagster.gate.looks import LookedAt, is_part, looked_at, plan_key
+from eval_dagster.gate.pooling import Pooling, pooled_times
 from eval_dagster.gate.proof import Proof, default_margin
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
@@ -106,6 +107,7 @@ class Partition:
     baseline: Baseline
     standings: Standings
     rescorer: Rescorer
+    pooling: Pooling
 
     @cached_property
     def points(self) -> list[Materialization]:
@@ -329,13 +331,19 @@ class Partition:
         is_looked = looked is not None and looked.plan.margin is not None and looked.plan.margin == own
         if n_not_asked and not is_looked and before.scores_version != current.scores_version:
             problem = "it was stopped before it could be proven by this margin"
+        # Levels of looks are those of a test against single states.
+        proven: Sequence[tuple[Materialization, Comparison]] = compared
+        if looked is None and before.model == self.model:
+            proven = self.pooling.comparisons(compared, current, metric, self._metrics, points=self.points, since=anchor_at)
         proof = Proof(
             problem=problem,
             margin=own,
             higher_is_better=is_better,
-            comparisons=tuple(comparison for _, comparison in compared),
-            n_lost=tuple(n_lost(current, point, metric) for point, _ in compared),
+            comparisons=tuple(comparison for _, comparison in proven),
+            n_lost=tuple(n_lost(current, point, metric) for point, _ in proven),
         )
+        pooled = [pooled_times(point) for point, _ in proven]
+        row = replace(row, pooled_baseline=pooled[0], pooled_anchor=pooled[1] if len(pooled) > 1 else ())
         row = replace(proof.on(row), margin_level=looked.proof_level if is_looked and looked is not None else LEVEL)
         changes = list(changed_samples(current, baseline, metric))
         finding = Finding(

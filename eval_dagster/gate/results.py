@@ -226,7 +226,8 @@ def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
                 if (row["reason"] or "").startswith(begins):
                     verdict = Verdict(earlier)
                     break
-        found.append(Regression(**fields_in(row, Regression) | {"verdict": verdict}))
+        pools = {name: tuple(row.get(name) or ()) for name in ("pooled_baseline", "pooled_anchor")}
+        found.append(Regression(**fields_in(row, Regression) | {"verdict": verdict} | pools))
     return info, found
 
 

@@ -115,10 +115,10 @@ class Rescorer:
             LakeError: The older answers are gone or damaged, or the code of the metric has changed since the result.
             RequirementError: A metric lacks a package, permission to run code, or a sandbox.
         """
-        if metric in overall(before) and _is_same_ruler(now, before, metric):
+        if metric in overall(before) and is_same_ruler(now, before, metric):
             return before
         again = self._scored(before)
-        if metric in overall(again) and not _is_same_ruler(now, again, metric):
+        if metric in overall(again) and not is_same_ruler(now, again, metric):
             raise LakeError(
                 f"the code of {metric} has changed since the result of {minute(now.materialized_at)}, so older answers cannot be scored as "
                 "it was; evaluate it again (`eval-dagster run`)"
@@ -127,17 +127,17 @@ class Rescorer:
 
     def alike(self, a: Materialization, b: Materialization, metric: str) -> tuple[Materialization, Materialization]:
         """Two results scored by one form of a metric: either result's form, or the current one. Raises the errors of `like`."""
-        if metric in overall(b) and _is_same_ruler(a, b, metric):
+        if metric in overall(b) and is_same_ruler(a, b, metric):
             return a, b
         again_b = self._scored(b)
         if metric not in overall(again_b):
             if metric in overall(b):
                 raise LakeError(f"the task has no {metric} any more")
             return a, b
-        if _is_same_ruler(a, again_b, metric):
+        if is_same_ruler(a, again_b, metric):
             return a, again_b
         again_a = self._scored(a)
-        return again_a, b if metric in overall(b) and _is_same_ruler(again_a, b, metric) else again_b
+        return again_a, b if metric in overall(b) and is_same_ruler(again_a, b, metric) else again_b
 
     def readable(self, eval_name: str, model: str, time: datetime) -> Materialization:
         """The result of a time, with readable scores. If a file is damaged or gone, the result is scored again from its answers.
@@ -183,7 +183,7 @@ class Rescorer:
         return found
 
 
-def _is_same_ruler(now: Materialization, before: Materialization, metric: str) -> bool:
+def is_same_ruler(now: Materialization, before: Materialization, metric: str) -> bool:
     """Whether the same code makes the numbers of a metric, and in the same direction. Values missing from older files count as equal."""
     rows = overall(now)[metric], overall(before)[metric]
     columns = [tuple(row.get(name) for row in rows) for name in _OF_RULER]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -244,6 +245,17 @@ class Standings:
         accepted = [each.materialized_at for each in self._acceptances(key, metric) if each.materialized_at is not None]
         found = [row.materialized_at for each in self.judgements() for row in each.of(key, metric) if _passes(row)]
         yield from sorted({*accepted, *(time for time in found if time is not None)}, reverse=True)
+
+    def judged_since(self, key: Key, metric: str, since: datetime) -> dict[datetime, tuple[list[bool], list[bool]]]:
+        """For each state that was judged since a time, and each of its judgements: whether it passed, and whether it was red."""
+        found: dict[datetime, tuple[list[bool], list[bool]]] = defaultdict(lambda: ([], []))
+        for judgement in takewhile(lambda each: time_of(each.path) >= since, self.judgements()):
+            for row in judgement.of(key, metric):
+                if row.materialized_at is not None:
+                    passes, reds = found[row.materialized_at]
+                    passes.append(_passes(row))
+                    reds.append(row.is_red)
+        return dict(found)
 
     def is_accepted(self, key: Key, metric: str, time: datetime) -> bool:
         """Whether a person accepted the state of this time."""

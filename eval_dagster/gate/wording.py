@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from eval_dagster.gate.records import GateResult, Outcome, without_minutes
+from eval_dagster.gate.records import GateResult, Outcome, minute, without_minutes
 from eval_dagster.records.judgements import COMPARED, GAPS, Regression, Verdict
 from eval_dagster.results.comparison import cause_words
 from eval_dagster.texts.figures import counted, interval, number, p_equals, p_value
@@ -107,7 +107,18 @@ def proof_text(row: Regression) -> str:
     if row.unproven_reason or row.margin is None:
         return row.unproven_reason or "no margin set"
     by = f"worse by {row.margin:g}"
-    return f"proven not {by}: p {p_equals(row.margin_p_value)}" if row.is_proven else f"may be {by}: p {p_equals(row.margin_p_value)}"
+    said = f"proven not {by}" if row.is_proven else f"may be {by}"
+    return f"{said}: p {p_equals(row.margin_p_value)}{_pools(row)}"
+
+
+def _pools(row: Regression) -> str:
+    """The states whose means are the baseline and the anchor of the proof, as the end of a sentence. Empty without any."""
+    pools = [
+        f"the mean of {len(times)} states ({minute(times[0])} to {minute(times[-1])}){what}"
+        for times, what in ((row.pooled_baseline, ""), (row.pooled_anchor, " as the anchor"))
+        if times
+    ]
+    return f" against {' and '.join(pools)}" if pools else ""
 
 
 def _others(result: GateResult) -> list[str]:

@@ -113,6 +113,12 @@ class Regression:
     """Whether the result is proven not to be worse by `margin`: `margin_p_value` is at most `margin_level`, and it is not red. Null in rows
     of earlier releases, and if nothing was compared.
     """
+    pooled_baseline: tuple[datetime, ...] = ()
+    """Times of the states, equal in model, prompts, data and metric, whose mean is the baseline of the proof, the oldest first. Empty if it
+    is the baseline alone.
+    """
+    pooled_anchor: tuple[datetime, ...] = ()
+    """The same of the anchor. Empty if it is the anchor alone, or if the anchor is in `pooled_baseline` with all of its states."""
     unproven_reason: str | None = None
     """Why it cannot be proven, whatever the answers are: no margin, too few samples. Null otherwise."""
     higher_is_better: bool | None = None
