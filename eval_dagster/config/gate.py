@@ -87,9 +87,10 @@ class GateConfig(Section):
     require_proof: Switch = False
     """Whether a suite fails in which nothing is red, but a critical eval, or the mean of the others, is not proven. First results and
     accepted gaps need no proof."""
-    pool: Integer = Field(default=8, ge=1, le=8)
+    pool: Integer = Field(default=1, ge=1, le=8)
     """The most earlier states whose mean is the baseline of a proof, never of a red verdict: those that passed with the model, the prompts,
-    the data and the metric of the baseline, without another state between. 1: the baseline alone. Nights that may stop early have none."""
+    the data and the metric of the baseline, without another state between. 1: the baseline alone, which sees a slow drift sooner. Nights
+    that may stop early have none."""
     stop: Literal["early", "never"] = "never"
     """`early`: samples are asked in growing parts, and an eval stops when it is proven not to be worse, or found worse. When one is found
     worse, the other evals of its model stop too, and are not judged. What was not asked is shown, and a run without the suite asks it."""

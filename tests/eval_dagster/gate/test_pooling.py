@@ -53,7 +53,8 @@ class FlippingNights:
 
     def judge(self, gate: str = "", *, is_kept: bool = True) -> Regression:
         """The row of a judgement, which later ones know if it is kept."""
-        project = replace(self.nights.project(baseline="last_passed", gate=f"require: [left], {gate}".rstrip(", ")))
+        policy = gate if "pool" in gate else f"pool: 8, {gate}"
+        project = replace(self.nights.project(baseline="last_passed", gate=f"require: [left], {policy}".rstrip(", ")))
         result = judge(project, "nightly", run_id="gate")
         if is_kept:
             write_result(project.lake, result)
@@ -161,7 +162,7 @@ def test_every_place_says_which_states_were_pooled(nights: FlippingNights) -> No
     nights.night()
     nights.night()
     nights.ask()
-    project = nights.nights.project(baseline="last_passed")
+    project = nights.nights.project(baseline="last_passed", gate="require: [left], pool: 8")
     result = judge(project, "nightly", run_id="gate")
     found = row(result)
     first, second = (f"{time:%Y-%m-%d %H:%M} UTC" for time in found.pooled_baseline)
