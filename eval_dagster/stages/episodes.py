@@ -224,7 +224,8 @@ class EpisodeAsker:
 
         def of_roles(model: str, answers: Mapping[str, Answer | None]) -> Answers:
             """Answers of a model for all of its roles, which may ask the same."""
-            episodes.failure = self._of(model)[1].run.failure or episodes.failure
+            if None in answers.values():  # stored answers stay valid without the model
+                episodes.failure = self._of(model)[1].run.failure or episodes.failure
             if self._lives and all(live.is_interrupted for live in self._lives.values()):
                 episodes.break_off(DataError(f"eval {partition.eval_name} was interrupted"))
             return {(role, name): answer for name, answer in answers.items() for role, other in models.items() if other == model}
@@ -237,7 +238,7 @@ class EpisodeAsker:
             run, answers = asker.run, dict[str, Answer | None]()
             wanted = {request.request_id: request for request in requests}
             answers |= {name: asker.failed[name] for name in wanted.keys() & asker.failed.keys()}
-            if not asker.is_live:
+            if not asker.is_live or run.failure is not None:
                 answers |= asked.cache.find(wanted.keys() - answers.keys())
             missing = {name: request for name, request in wanted.items() if name not in answers}
             to_roles = laters.setdefault(model, lambda take: later(lambda: of_roles(model, take())))

@@ -250,8 +250,7 @@ class Asker:
     def live(self, later: Later) -> LiveAsks | None:
         """Asks requests as they come, within a session. None if the model answers a sequence at a time, or has failed.
 
-        `later` is given a function for each batch of answers, as `LiveAsks` says. A model that takes time
-        to load is not loaded here.
+        `later` is given a function for each batch of answers, as `LiveAsks` says. A model that takes time to load is not loaded here.
         """
         model, session = self._model, self._session
         if self._live is not None:

@@ -162,6 +162,14 @@ def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server:
     assert read_rows(project.lake, "select value from leaderboard") == [{"value": 1.0}]
 
 
+def test_what_is_stored_needs_no_server(server: CallingServer, project_of: Callable[..., Project]) -> None:
+    assert not _run(project_of(server))
+    server.reset()
+    server.refuses = 0
+    assert not _run(project_of(server), "again")
+    assert server.asked == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_waits_for_the_answers_under_way(
     server: CallingServer, project_of: Callable[..., Project], tmp_path: Path, number: int
