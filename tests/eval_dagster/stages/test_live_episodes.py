@@ -62,13 +62,13 @@ def server() -> Iterator[CallingServer]:
 def project_of(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> Callable[..., Project]:
     write("adding.py", TASK)
 
-    def project(*servers: CallingServer) -> Project:
+    def project(*servers: CallingServer, canaries: int = 0) -> Project:
         replicas = [other.url for other in servers[1:]]
         return open_project(f"""
             models:
               served:
                 {{backend: openai, base_url: "{servers[0].url}", replicas: {json.dumps(replicas)}, model: m, prompt_format: chat,
-                  concurrency: 8, canaries: 0}}
+                  concurrency: 8, canaries: {canaries}}}
             evals:
               adding: {{task: "adding.py:Adding"}}
               again: {{task: "adding.py:Adding"}}
@@ -163,10 +163,10 @@ def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server:
 
 
 def test_what_is_stored_needs_no_server(server: CallingServer, project_of: Callable[..., Project]) -> None:
-    assert not _run(project_of(server))
+    assert not _run(project_of(server, canaries=3))
     server.reset()
     server.refuses = 0
-    assert not _run(project_of(server), "again")
+    assert not _run(project_of(server, canaries=3), "again")
     assert server.asked == []
 
 
