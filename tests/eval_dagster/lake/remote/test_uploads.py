@@ -18,7 +18,7 @@ def test_a_home_moves_to_an_object_store(url: str, tmp_path: Path) -> None:
     list(write_results(lake, "a", 2))
     add_answers(ResponseCache(lake, "v1"), "a")
     journal = Journal(ResponseCache(lake, "v1").folder, "left")
-    journal.add({"request_id": "b"})
+    journal.add([{"request_id": "b"}])
     journal.close()
     before = names_of(lake)
     with pytest.raises(UsageError, match=r"holds the results of this home; move them there by `eval-dagster upload s3://"):
