@@ -30,7 +30,7 @@ ENVIRONMENTS = {
     "nemo-evaluator": "pip install nemo-evaluator==0.3.0",
     "lmms-eval": "pip install torch transformers evaluate loguru pytz pyyaml sacrebleu scipy; pip install --no-deps lmms-eval==0.7.3",
 }
-"""What makes the environment FOLDER/NAME (`python -m venv`) of a package. nemo-evaluator takes Python 3.12."""
+"""Commands that make the environment FOLDER/NAME (`python -m venv`) of a package. nemo-evaluator takes Python 3.12."""
 HEAD = "| samples | flips | one eval falls by |"
 RESULTS = Path(__file__).parent / "results" / "other_gates.json"
 OTHERS = ("mlflow", "nemo-evaluator", "nemo-evaluator, 3 points", "lmms-eval")

@@ -73,7 +73,7 @@ evals:
 """
 SCRIPTED = '{backend: scripted, function: "model.py:writer"}'
 TURNS = 50
-"""Of an episode."""
+"""Turns of an episode."""
 
 
 def note_of(turn: int) -> tuple[str, dict[str, object]] | None:

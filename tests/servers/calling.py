@@ -15,7 +15,7 @@ MODEL = "m"
 
 
 class CallingServer:
-    """What the server was asked, and how it answers."""
+    """The requests to a server, and its way to answer."""
 
     def __init__(self) -> None:
         self.url = ""

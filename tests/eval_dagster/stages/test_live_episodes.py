@@ -105,6 +105,15 @@ def test_a_slow_answer_holds_up_its_own_episode_alone(server: CallingServer, pro
     assert len(server.connections) <= 8 + 1, "the connections stay open from turn to turn"
 
 
+def test_evals_of_one_run_share_the_session_of_their_model(server: CallingServer, project_of: Callable[..., Project]) -> None:
+    project = project_of(server)
+    _, failures = run_all(project, [("adding", "served"), ("again", "served")])
+    assert failures == []
+    assert sorted(server.asked) == EACH_ONCE
+    publish(project.lake)
+    assert read_rows(project.lake, "select value, n_errors from leaderboard") == [{"value": 1.0, "n_errors": 0}] * 2
+
+
 @pytest.mark.parametrize("names", [("adding", "adding"), ("adding", "again")])
 def test_two_runs_at_once_ask_everything_once(server: CallingServer, project_of: Callable[..., Project], names: tuple[str, str]) -> None:
     server.say = lambda _episode, _turn: time.sleep(0.05)

@@ -30,7 +30,7 @@ HEAD = (
 GRID = [(n, margin, flips) for n, margin in ((300, 0.03), (1000, 0.03), (2000, 0.02)) for flips in (0.005, 0.02, 0.05, 0.1)]
 NIGHTS, FEW_NIGHTS = 10_000, 3000
 SHARE = 0.6
-"""Of right answers."""
+"""Shares of right answers."""
 
 Floats = NDArray[np.float64]
 Samples = tuple[Floats, Floats]
@@ -89,7 +89,7 @@ def proves(counts: NDArray[np.int64], differences: Floats, states: int, margin: 
 
 
 def comparison(counts: NDArray[np.int64], differences: Floats, states: int) -> Comparison:
-    """What `compare_means` makes of such samples, without the parts that the proof does not use."""
+    """The comparison that `compare_means` makes of such samples, without the parts that the proof does not use."""
     n, is_split = int(counts.sum()), (np.arange(len(counts)) % (states + 1)) % states > 0
     mean = float(counts @ differences) / n
     variance = float(counts @ (differences - mean) ** 2) / (n - 1)
