@@ -30,7 +30,7 @@ HEAD = (
 GRID = [(n, margin, flips) for n, margin in ((300, 0.03), (1000, 0.03), (2000, 0.02)) for flips in (0.005, 0.02, 0.05, 0.1)]
 NIGHTS, FEW_NIGHTS = 10_000, 3000
 SHARE = 0.6
-"""Shares of right answers."""
+"""Share of right answers."""
 
 Floats = NDArray[np.float64]
 Samples = tuple[Floats, Floats]
