@@ -1,4 +1,4 @@
-# demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.
+# demo: from nothing to a leaderboard.  test, check: what CI runs, in ten minutes.  test-long: the tests of seconds to minutes each, for hours.
 # test-gpu: the engine on a GPU, skipped elsewhere; needs a torch built for it in the environment. With VLLM_PYTHON also vLLM, anywhere.
 # ui: Dagster and MLflow on loopback.
 # docs: writes the generated reference pages and builds the documentation into build/docs.
@@ -34,10 +34,10 @@ demo: $(READY)
 	@$(BIN)/eval-dagster run --suite demo
 
 test: $(COMPILED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --durations 15 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --durations 20 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: $(TEST)
-	$(BIN)/python -m pytest -m long
+test-long: $(COMPILED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long --durations 20 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(TEST)
 	$(BIN)/python -m pytest -m gpu tests/eval_dagster/models; status=$$?; \

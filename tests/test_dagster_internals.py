@@ -5,6 +5,8 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 import eval_dagster
 
 PACKAGE = Path(eval_dagster.__file__).parent
@@ -26,6 +28,7 @@ def _is_there(module: str, name: str) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_nothing_else_imports_private_names_of_dagster() -> None:
     found = {
         str(file.relative_to(PACKAGE)): names for file in PACKAGE.rglob("*.py") if ROOM not in file.parents and (names := _private(file))

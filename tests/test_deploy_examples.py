@@ -113,6 +113,7 @@ def launcher_config() -> dict[str, Any]:
     return dict(valid(K8sRunLauncher.config_type(), {**chart, **own, "run_k8s_config": pod}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", SIZE)
 def test_the_pod_of_a_run_has_the_resources_of_its_model(model: str, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kubernetes.config.load_incluster_config", lambda: None)  # this is no pod

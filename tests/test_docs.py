@@ -16,13 +16,11 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.partition import STAGES, StageResult
 
-SLOW = ("docs/how-to/compare.md", "docs/how-to/deploy.md", "docs/how-to/nightly-gate.md", "docs/how-to/own-metric.md", "docs/how-to/run.md")
-"""Pages that take long, and whose commands the tests of the command line try, too, or a test below."""
 ELSEWHERE = tuple(f"docs/how-to/{name}.md" for name in ("containers", "dagster-project", "many-machines", "other-packages", "shared-lake"))
 """Pages whose blocks need more than a folder; `test_containers`, `test_merged_definitions`, `test_deploy_examples`,
 `test_registry_of_the_guide` and `test_shared_lake` try them."""
 TRIED = [
-    pytest.param(page, marks=[pytest.mark.long] if name_of(page) in SLOW else [], id=name_of(page))
+    pytest.param(page, id=name_of(page))
     for page in PAGES
     if name_of(page) not in ELSEWHERE and any(block.language not in SHOWN for block in blocks(page))
 ]
@@ -51,6 +49,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", TRIED)
 def test_every_block_of_a_page_works(page: Path, workplace: Path, tmp_path: Path) -> None:
     """A page with an evals.yaml of its own starts in an empty folder."""
@@ -65,6 +64,7 @@ def test_a_notebook_evaluates(tmp_path: Path) -> None:
     Reader(tmp_path).python(block.text, block.where)
 
 
+@pytest.mark.long
 def test_the_means_of_the_cookbook_are_the_scores(workplace: Path) -> None:
     """Also where the lake keeps an older result, which has other samples."""
     reader, config = Reader(workplace), yaml.safe_load((workplace / "evals.yaml").read_text())
@@ -107,6 +107,7 @@ def values(results: dict[str, StageResult]) -> dict[str, float]:
     return {row["metric"]: round(row["value"], 3) for row in read_rows(results["task_metrics"].file.path) if row["subject"] is None}
 
 
+@pytest.mark.long
 def test_the_metric_of_the_page_scores_as_the_page_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

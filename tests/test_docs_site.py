@@ -129,6 +129,7 @@ def _build(folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.long
 def test_the_site_is_built_without_a_warning(site: Path) -> None:
     done = _build(site)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -139,6 +140,7 @@ def test_the_site_is_built_without_a_warning(site: Path) -> None:
     assert 'id="eval_dagster.tasks.base.BaseTask._get_ground_truth"' in python
 
 
+@pytest.mark.long
 @few("wrong", ["[gone](gone.md)", "[gone](index.md#gone)", "[gone][eval_dagster.gone]", "::: eval_dagster.gone"], kept=1)
 def test_a_broken_link_or_reference_fails_the_build(site: Path, wrong: str) -> None:
     page = site / "docs" / "tutorial.md"

@@ -31,6 +31,7 @@ def _docstrings() -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern", MOST)
 def test_turns_are_rare(pattern: str) -> None:
     found = [f"{place} {text}" for place, text in _docstrings().items() if re.search(pattern, text)]

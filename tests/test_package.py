@@ -34,6 +34,7 @@ def tracked() -> set[str]:
     return {str(path.relative_to(REPOSITORY)) for path in files}
 
 
+@pytest.mark.long
 def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     assert len(names) == len(set(names))
@@ -50,6 +51,7 @@ def test_the_folders_at_the_top_lead_to_packages(wheel: zipfile.ZipFile, folder:
     assert expected <= set(wheel.namelist())
 
 
+@pytest.mark.long
 def test_a_checkout_without_symbolic_links_holds_the_package(tmp_path: Path) -> None:
     """So does Git on Windows, unless it is told otherwise: a link is a file that holds its target."""
     run(["git", "clone", "--quiet", "--config", "core.symlinks=false", str(REPOSITORY), str(tmp_path / "checkout")], tmp_path)
@@ -91,6 +93,7 @@ def test_the_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
     assert {group: dict(entries[group]) for group in entries.sections()} == declared
 
 
+@pytest.mark.long
 def test_a_wheel_of_the_source_archive_is_the_same(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     archive_path = build(tmp_path, sdist=True)
     with tarfile.open(archive_path) as archive:

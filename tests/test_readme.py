@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from documents import DOCS, ROOT, Reader, block_of, blocks
 
@@ -22,6 +23,7 @@ def test_the_readme_is_one_page() -> None:
     assert len(README.split()) < 700
 
 
+@pytest.mark.long
 def test_the_benchmark_of_the_readme_is_scored(tmp_path: Path) -> None:
     """About ten lines: the file, one line of evals.yaml, and every command of the page."""
     evals = next(yaml.safe_load(block.text) for block in blocks(PAGE) if block.language == "yaml")
@@ -42,6 +44,7 @@ def test_the_benchmark_of_the_readme_is_scored(tmp_path: Path) -> None:
     assert len(block_of(PAGE, "quiz.py").splitlines()) <= 10
 
 
+@pytest.mark.long
 def test_the_commands_of_a_new_project_end_with_a_leaderboard(tmp_path: Path) -> None:
     assert "eval-dagster init && eval-dagster run" in README
     reader = Reader(tmp_path)
@@ -51,6 +54,7 @@ def test_the_commands_of_a_new_project_end_with_a_leaderboard(tmp_path: Path) ->
     assert "Leaderboard" in done.stdout
 
 
+@pytest.mark.long
 def test_a_benchmark_joins_the_registry(tmp_path: Path) -> None:
     """One line: its name and its class."""
     (tmp_path / "planets.py").write_text(block_of(DOCS / "tutorial.md", "planets.py"))

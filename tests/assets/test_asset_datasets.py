@@ -217,6 +217,7 @@ def _answers(folder: Path, name: str) -> list[str]:
     return [json.loads(row["row"])["answer"] for row in rows]
 
 
+@pytest.mark.long
 def test_rows_are_those_of_the_asset_and_a_command_reads_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _materialize(folder, "support/tickets", "exported", "versioned")
     _evaluate_all(folder)
@@ -255,6 +256,7 @@ def test_a_new_materialization_makes_its_own_eval_stale_and_a_command_says_what_
     assert _unsynced(folder) == set()
 
 
+@pytest.mark.long
 def test_equal_versions_mean_equal_rows_only_if_the_user_gave_them(folder: Path) -> None:
     config = textwrap.dedent(CONFIG).replace("asset: support/tickets", "asset: of_one_code")
     (folder / "evals.yaml").write_text(config)
@@ -305,6 +307,7 @@ def _files(folder: Path) -> list[str]:
     return sorted(str(file) for file in (folder / ".eval_dagster" / "lake").rglob("eval=*/**/*.parquet"))
 
 
+@pytest.mark.long
 def test_the_snapshot_names_the_asset_and_its_version(folder: Path) -> None:
     _materialize(folder, "versioned")
     _materialize(folder, "evals/dataset_snapshot", partition="versioned")
@@ -326,6 +329,7 @@ def test_the_snapshot_names_the_asset_and_its_version(folder: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_an_asset_without_rows_says_what_to_do_and_other_evals_go_on(folder: Path) -> None:
     done = run_command("run", "--eval", "tickets", "--eval", "own")
     assert done.returncode == 1
@@ -344,6 +348,7 @@ WRONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asset", WRONG)
 def test_a_value_that_is_no_table_is_an_error(folder: Path, asset: str) -> None:
     (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("asset: support/tickets", f"asset: {asset}"))
@@ -351,6 +356,7 @@ def test_a_value_that_is_no_table_is_an_error(folder: Path, asset: str) -> None:
     assert WRONG[asset] in _materialize(folder, "evals/dataset_snapshot", partition="tickets", fails=True)
 
 
+@pytest.mark.long
 def test_an_asset_of_another_place_is_read_from_its_files_alone(folder: Path) -> None:
     (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("asset: support/tickets", "asset: far/away"))
     (folder / "away.csv").write_text("question,answer\n3 + 4 =,seven\n")
@@ -365,12 +371,14 @@ def test_an_asset_of_another_place_is_read_from_its_files_alone(folder: Path) ->
     assert f"names {folder / 'gone.csv'}; materialize it again" in said[-1]
 
 
+@pytest.mark.long
 def test_a_run_that_makes_the_asset_too_is_refused(folder: Path) -> None:
     _materialize(folder, "support/tickets")
     said = _materialize(folder, "support/tickets", "evals/dataset_snapshot", partition="tickets", fails=True)
     assert "this run makes the asset too, and Dagster does not order the two" in said
 
 
+@pytest.mark.long
 def test_examples_need_an_asset_of_their_own(folder: Path) -> None:
     _materialize(folder, "support/tickets", "exported")
     config = textwrap.dedent(CONFIG).replace("dataset: {asset: support/tickets}", "num_fewshot: 1, dataset: {asset: support/tickets}")

@@ -39,6 +39,7 @@ def asked(stub: Stub) -> int:
     return sum(stub.counts().received.values())
 
 
+@pytest.mark.long
 def test_only_a_night_that_fresh_answers_confirm_is_notified(
     tmp_path: Path, stub: Stub, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ def test_partitions_are_evals_and_models(project: Project) -> None:
     assert graph.get(dg.AssetKey("leaderboard")).partitions_def is None
 
 
+@pytest.mark.long
 def test_the_schedule_asks_for_one_run_a_model(project: Project) -> None:
     definitions = build_definitions(project)
     schedule = definitions.resolve_schedule_def("suite_nightly_schedule")
@@ -144,6 +145,7 @@ def test_the_schedule_asks_for_one_run_a_model(project: Project) -> None:
     assert [schedule.name for schedule in definitions.schedules or []] == ["suite_nightly_schedule"]
 
 
+@pytest.mark.long
 def test_the_job_of_a_suite_evaluates_the_suite_whole_and_asks_for_nothing(project: Project) -> None:
     """Its evals are no neighbours; the job has no partitions, of which a dialog could offer others or a launch drop some."""
     definitions = build_definitions(project)
@@ -174,6 +176,7 @@ def test_a_run_of_a_suite_shows_what_it_is_about_to_make_and_what_it_could_not_m
     assert made == {"two|a"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", [{"evals": ["two"]}, {"models": ["nobody"]}])
 def test_a_run_can_choose_a_part_and_names_what_is_unknown(project: Project, part: dict[str, list[str]]) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
@@ -196,6 +199,7 @@ def _made(instance: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> set[s
     return {str(event.partition) for event in events if event.asset_key == dg.AssetKey("task_metrics")}
 
 
+@pytest.mark.long
 def test_a_command_is_one_run_and_loads_each_model_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     load = ScriptedHandle.load
@@ -238,6 +242,7 @@ def materialize(project: Project, instance: dg.DagsterInstance, asset: str, part
     return job.execute_in_process(instance=instance, asset_selection=[dg.AssetKey(asset)], partition_key=partition, raise_on_error=False)
 
 
+@pytest.mark.long
 def test_one_click_makes_what_an_asset_needs(project: Project) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         first = materialize(project, instance, "task_metrics", "one|a")
@@ -348,6 +353,7 @@ def test_a_model_that_came_after_the_code_location_was_loaded_is_evaluated_in_th
         assert models(2) == ["c", "a", "b"]
 
 
+@pytest.mark.long
 def test_a_scheduled_run_plans_no_check_that_it_does_not_evaluate(project: Project) -> None:
     definitions = build_definitions(project)
     job = definitions.resolve_job_def(Names().nightly_job("nightly"))
@@ -363,6 +369,7 @@ def test_a_scheduled_run_plans_no_check_that_it_does_not_evaluate(project: Proje
     assert "STEP_SKIPPED" not in kinds
 
 
+@pytest.mark.long
 def test_results_in_a_shared_lake_are_shown_with_their_checks(project: Project, tmp_path: Path) -> None:
     with project.config_path.open("a") as file:
         file.write(f"\nlake: file://{tmp_path}/store\n")

@@ -79,6 +79,7 @@ def _statuses(project: Project) -> list[tuple[str, str]]:
     return [(row["title"], row["status"]) for row in read_rows(project.lake, "select title, status from notices order by written_at")]
 
 
+@pytest.mark.long
 def test_a_gate_that_was_killed_while_it_sent_is_told_under_the_id_that_it_gave(nights: Nights, receiver: NoticeReceiver) -> None:
     nights.night(TICK)
     gate = nights.start(nights.sense()[0])
@@ -94,6 +95,7 @@ def test_a_gate_that_was_killed_while_it_sent_is_told_under_the_id_that_it_gave(
     assert _statuses(nights.project) == [("nightly: worse in one", "sent")]
 
 
+@pytest.mark.long
 def test_a_daemon_that_has_tried_waits_before_it_tries_again(nights: Nights, receiver: NoticeReceiver) -> None:
     receiver.mode = "refuses"
     notify(nights.project, "nightly", title="nightly: worse in one", body="", kind="regression")
@@ -102,6 +104,7 @@ def test_a_daemon_that_has_tried_waits_before_it_tries_again(nights: Nights, rec
     assert len(receiver.came) == 2
 
 
+@pytest.mark.long
 @few("who", ["the daemon", "check-nights without a cron", "check-nights"], kept=2)
 @pytest.mark.parametrize(("verdict", "told"), [(Verdict.REGRESSED, 1), (Verdict.NO_CHANGE_SEEN, 0)])
 def test_a_red_command_that_was_killed_before_it_wrote_a_notice_is_told_once(
@@ -125,6 +128,7 @@ def test_a_red_command_that_was_killed_before_it_wrote_a_notice_is_told_once(
     assert ("Judged before it failed: 1 of 1 results regressed" in str(receiver.taken)) == bool(told)
 
 
+@pytest.mark.long
 def test_check_nights_sends_what_was_left_and_says_so(nights: Nights, receiver: NoticeReceiver) -> None:
     receiver.mode = "refuses"
     notify(nights.project, "nightly", title="nightly: worse in one", body="", kind="regression")

@@ -52,6 +52,7 @@ def merged(folder: Path) -> dg.Definitions:
     return dg.Definitions.merge(own, evaluation_definitions(str(folder / "evals.yaml")))
 
 
+@pytest.mark.long
 def test_an_asset_of_another_project_depends_on_the_leaderboard(folder: Path) -> None:
     definitions = merged(folder)
     dg.Definitions.validate_loadable(definitions)
@@ -67,6 +68,7 @@ def test_an_asset_of_another_project_depends_on_the_leaderboard(folder: Path) ->
     assert [model for model, _ in rows] == ["sevens"]  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_the_example_of_the_page_works_as_it_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "evals").mkdir()
     (folder / "evals.yaml").rename(folder / "evals" / "evals.yaml")
@@ -126,6 +128,7 @@ class Daemon:
         return found.get_num_requested(dg.AssetKey("promote_model")) > 0
 
 
+@pytest.mark.long
 def test_nothing_is_promoted_that_got_worse(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "evals").mkdir()
     evals = folder / "evals" / "evals.yaml"

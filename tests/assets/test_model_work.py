@@ -77,6 +77,7 @@ def test_the_engines_way_and_its_reason_reach_the_run_and_each_partition(project
     assert all("packed" in value["scoring_layers"] or "as they are" in value["scoring_layers"] for value in found.values())
 
 
+@pytest.mark.long
 def test_what_went_another_way_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in (scoring, generation):
         monkeypatch.setattr(engine, "constant_length", lambda config: 24)
@@ -89,6 +90,7 @@ def test_what_went_another_way_is_told(project: Project, monkeypatch: pytest.Mon
         assert found["generation_elsewhere"].endswith(" inputs or texts went another way")
 
 
+@pytest.mark.long
 def test_what_the_call_took_is_that_of_all_its_evals_and_what_was_asked_is_each_evals_own(project: Project) -> None:
     summary = run_evaluation(project, ["sums", "capitals"], ["tiny"])
     found = outputs_metadata(summary)
@@ -131,11 +133,13 @@ def test_an_eval_whose_answers_another_one_has_asked_for_took_nothing(project: P
     assert not [name for name in twin if name.startswith("run_")]
 
 
+@pytest.mark.long
 def test_a_model_that_counts_no_tokens_has_seconds_and_memory(project: Project) -> None:
     found = outputs_metadata(run_evaluation(project, ["capitals"], ["plain"]))["capitals|plain"]
     assert {name for name in found if name.startswith("run_")} == {"run_requests", "run_seconds", "run_peak_memory_mib"}
 
 
+@pytest.mark.long
 def test_a_warning_of_the_engine_is_a_warning_of_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     respond = LoadedModel.respond
 
@@ -159,6 +163,7 @@ def test_a_warning_of_the_engine_is_a_warning_of_the_run(project: Project, monke
     assert outputs_metadata(summary)["capitals|tiny"]["errors"] == 0
 
 
+@pytest.mark.long
 def test_a_long_silence_of_the_model_is_no_silence_of_the_log(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     respond = ScriptedResponder.respond
 

@@ -45,6 +45,7 @@ def _models(requests: list[dg.RunRequest]) -> list[str]:
     return [request.tags["eval_dagster/model"] for request in requests]
 
 
+@pytest.mark.long
 def test_each_checkpoint_is_evaluated_once_when_it_is_complete_the_newest_first(folder: Path, tiny_model: Path) -> None:
     """The definitions are those of a code location that was loaded before the training run began."""
     project = opened(folder)
@@ -71,6 +72,7 @@ def test_each_checkpoint_is_evaluated_once_when_it_is_complete_the_newest_first(
         assert set(instance.get_dynamic_partitions("models")) >= {"run-step-0000100", "run-step-0000300"}
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_deleted_before_its_run_is_not_evaluated_and_fails_nothing(folder: Path, tiny_model: Path) -> None:
     project = opened(folder)
     saved(tiny_model, folder / "runs" / "checkpoint-100")
@@ -105,6 +107,7 @@ def test_a_run_that_was_killed_is_tried_again_and_no_other(folder: Path, tiny_mo
     assert bool(_tick(project)[0]) == is_tried_again
 
 
+@pytest.mark.long
 def test_other_weights_of_the_same_step_are_evaluated_too(folder: Path, tiny_model: Path) -> None:
     project = opened(folder)
     saved(tiny_model, folder / "runs" / "checkpoint-100")

@@ -143,6 +143,7 @@ def test_a_gate_that_told_or_that_a_command_started_is_not_told_again(nights: Ni
     assert len(_notices(project)) == 1
 
 
+@pytest.mark.long
 def test_a_gate_that_failed_after_it_judged_says_what_it_found(nights: Nights, project: Project) -> None:
     nights.night(TICK)
     gate = nights.start(nights.sense()[0])
@@ -168,6 +169,7 @@ def test_a_night_that_was_judged_is_well(nights: Nights, project: Project) -> No
     assert _notices(project) == []
 
 
+@pytest.mark.long
 def test_without_a_daemon_a_night_is_told_once_and_stays_red(nights: Nights, project: Project) -> None:
     assert _look(project, TICK + timedelta(minutes=5)).seen[-1] == "nightly: due 2026-01-31 01:30 UTC, its runs are awaited until 01:45"
     for number in range(2):
@@ -268,6 +270,7 @@ def test_a_failed_gate_that_no_sensor_told_is_told(nights: Nights, project: Proj
 
 
 # Dagster forgets the process of the code server that could not load it.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_location_that_cannot_be_loaded_is_named(nights: Nights, project: Project) -> None:
     _live(nights)
@@ -281,6 +284,7 @@ def test_a_location_that_cannot_be_loaded_is_named(nights: Nights, project: Proj
     gc.collect()  # so that the warning about the process is of this test
 
 
+@pytest.mark.long
 def test_a_night_that_was_skipped_has_a_notice_of_its_own(nights: Nights, project: Project) -> None:
     _live(nights)
     note_skipped(project.home, "nightly", "2026-01-31T02:30:00+01:00", "it is at work")

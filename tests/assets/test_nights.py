@@ -143,6 +143,7 @@ def test_what_never_comes_is_not_waited_for_without_end(nights: Nights, monkeypa
     assert request.tags[SINCE_TAG] == FIRST.isoformat()
 
 
+@pytest.mark.long
 def test_a_run_that_somebody_launches_is_judged_like_a_tick(nights: Nights) -> None:
     run = nights.launch()
     assert "0 of 1 runs have ended" in str(nights.sense())
@@ -190,6 +191,7 @@ def test_the_newest_tick_is_the_one_of_the_latest_time(nights: Nights) -> None:
     assert nights.judge() == [SECOND.isoformat()]
 
 
+@pytest.mark.long
 def test_a_trial_of_a_tick_to_come_is_judged_by_what_it_made_and_hides_no_later_tick(nights: Nights) -> None:
     """Its gate has to look at results since the trial: no result is as young as the time of the tick."""
     runs = nights.night(datetime(2100, 1, 1, tzinfo=UTC))
@@ -256,6 +258,7 @@ def test_a_suite_may_have_more_models_than_a_page_of_runs(nights: Nights, monkey
     assert nights.judge() == [FIRST.isoformat()]
 
 
+@pytest.mark.long
 def test_evaluations_that_nobody_judged_are_judged_with_the_last_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sensor was off for two nights."""
     nights.night(FIRST)
@@ -278,6 +281,7 @@ def test_projects_on_one_instance_take_no_notice_of_each_other(nights: Nights, p
     assert len(keys) == 4, "Dagster starts one run a key"
 
 
+@pytest.mark.long
 def test_a_tick_waits_for_no_notice_and_the_sensor_sends_it(nights: Nights, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a tick must not wait for networks and locks")
@@ -297,6 +301,7 @@ def test_a_tick_waits_for_no_notice_and_the_sensor_sends_it(nights: Nights, proj
     assert nights.sense("skipped_nights") == "no notice waits"
 
 
+@pytest.mark.long
 def test_a_notice_that_is_being_sent_is_not_sent_twice(nights: Nights, project: Project) -> None:
     """Dagster gives up an evaluation of a sensor after a minute, which goes on all the same."""
     note_skipped(project.home, "nightly", FIRST.isoformat(), "it is at work")
@@ -333,6 +338,7 @@ def test_a_suite_without_a_cron_is_judged_too_and_a_project_without_suites_has_n
     assert {job.name for job in definitions.jobs or []} >= {"suite_s", "gate_s"}
 
 
+@pytest.mark.long
 def test_checkpoints_that_come_one_after_the_other_have_one_gate(nights: Nights) -> None:
     """Each is an evaluation of its own. A gate of each would miss the results of those under way, and be red for it."""
 

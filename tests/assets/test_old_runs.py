@@ -154,6 +154,7 @@ def _shown(folder: Path) -> dict[object, object]:
     return shown
 
 
+@pytest.mark.long
 def test_the_runs_of_deleted_results_go_and_all_others_stay(folder: Path) -> None:
     shown, dagster, mlflow = _shown(folder), _dagster_runs(folder), _mlflow_runs(folder)
     old = _collect(folder)
@@ -186,6 +187,7 @@ def test_the_runs_of_deleted_results_go_and_all_others_stay(folder: Path) -> Non
     assert (again.amount, again.rows) == ("", [])
 
 
+@pytest.mark.long
 def test_kept_catalogs_keep_judgements_and_not_their_runs(folder: Path) -> None:
     """A catalog names all judgements before it, so that no run of a night would ever go."""
     shutil.copy2(folder / "home" / "evals.duckdb", folder / "home" / "catalogs.duckdb")
@@ -199,6 +201,7 @@ def test_kept_catalogs_keep_judgements_and_not_their_runs(folder: Path) -> None:
     assert any(run.is_report for run in old.mlflow)
 
 
+@pytest.mark.long
 def test_nothing_is_made_anew_after_it(folder: Path) -> None:
     _collect(folder)
     before = _mlflow_runs(folder)
@@ -209,6 +212,7 @@ def test_nothing_is_made_anew_after_it(folder: Path) -> None:
     assert _mlflow_runs(folder) == before
 
 
+@pytest.mark.long
 def test_the_run_that_shows_the_state_of_a_partition_stays_without_its_files(folder: Path) -> None:
     """The results of a removed model are deleted, and Dagster still shows when they were made."""
     shown = {key: value for key, value in _shown(folder).items() if isinstance(key, tuple)}
@@ -233,6 +237,7 @@ def test_a_run_that_shows_a_state_stays_behind_newer_runs_of_its_job(folder: Pat
     assert first.run_id in {run.run_id for run in without.runs}, "no other rule keeps it"
 
 
+@pytest.mark.long
 def test_old_observations_of_definitions_go(folder: Path) -> None:
     def count(database: str) -> int:
         with closing(sqlite3.connect(folder / "home/dagster/history/runs" / database)) as connection:
@@ -247,6 +252,7 @@ def test_old_observations_of_definitions_go(folder: Path) -> None:
     assert (count("index.db"), count(".db")) == tuple(each - counts[0] for each in before)
 
 
+@pytest.mark.long
 @few("survives", [1, 0, 3], kept=1)
 def test_a_killed_deletion_is_completed_by_the_next(survives: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _shown(folder)
@@ -305,6 +311,7 @@ def test_a_night_stays_or_goes_as_a_whole(folder: Path) -> None:
     assert {run.run_id for run in without.runs} - {run.run_id for run in named.runs} == night
 
 
+@pytest.mark.long
 def test_where_others_may_log_only_runs_of_this_home_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of the same kind that another home has logged to the same store stays."""
     client = _client(folder)
@@ -347,6 +354,7 @@ def test_no_run_goes_while_a_folder_of_results_cannot_be_listed(folder: Path, na
     aside.rename(place)
 
 
+@pytest.mark.long
 def test_the_command_lists_runs_and_deletes_them_if_told_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = _open(folder)
     monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(project.config_path))
@@ -392,6 +400,7 @@ def postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgr
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_postgresql_loses_a_run_with_all_that_belongs_to_it(postgres: Postgres, tmp_path: Path) -> None:
     @dg.asset(check_specs=[dg.AssetCheckSpec("sound", asset="checked")])

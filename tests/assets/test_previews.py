@@ -41,6 +41,7 @@ def previews(project: Project) -> dict[tuple[str, str], list[dict[str, Any]]]:
     return {(each.stage, each.eval_name): [dict(row.data) for row in preview_metadata(each)["preview"].records] for each in results}
 
 
+@pytest.mark.long
 def test_previews_fit_the_page(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     assert len(previews) == 2 * len(STAGES)
     for key, rows in previews.items():

@@ -134,6 +134,7 @@ def _status(project: Project, run_id: str) -> dg.DagsterRunStatus:
         return run.status
 
 
+@pytest.mark.long
 def test_a_suite_that_got_worse_fails_its_check_and_its_run(judged: Judged) -> None:
     project, first = judged.project, judged.strict
     assert first.gate is not None
@@ -255,6 +256,7 @@ def test_a_check_alone_reads_what_was_judged(project: Project) -> None:
     assert "not judged yet" in evaluation.description
 
 
+@pytest.mark.long
 def test_an_evaluation_that_fails_makes_the_suite_incomplete_and_hides_no_regression(judged: Judged) -> None:
     project = judged.project
     (project.folder / "calculator.py").write_text("raise OSError('the weights are gone')")
@@ -300,6 +302,7 @@ def test_a_run_tells_what_it_found_itself_though_another_run_follows(project: Pr
     assert (summary.gate.run_id, len(summary.gate.with_verdict(Verdict.REGRESSED))) == (summary.run_ids[-1], 1)
 
 
+@pytest.mark.long
 def test_a_judgement_that_cannot_be_made_known_is_a_failure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Lake) -> list[str]:
         raise OSError("no space left on the device")
@@ -326,6 +329,7 @@ def _released(project: Project, folder: Path) -> tuple[bool, bool]:
     return bool(released), result.success
 
 
+@pytest.mark.long
 def test_no_asset_downstream_is_released_by_a_suite_that_is_incomplete(project: Project, tmp_path: Path) -> None:
     text = textwrap.dedent(CONFIG).partition("  lenient")[0].replace("capitals, limit: 2", "'own.py:Own', limit: 2")
     (tmp_path / "evals.yaml").write_text(text)
@@ -367,6 +371,7 @@ def test_every_suite_is_a_partition(project: Project) -> None:
         assert instance.get_materialized_partitions(REGRESSIONS) == {"strict", "lenient"}
 
 
+@pytest.mark.long
 def test_a_gate_that_fails_is_no_green_night_of_before(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is judged as incomplete, on the page, in the relation, and for the check; and its run fails. Other suites are judged."""
     project = judged.project

@@ -41,6 +41,7 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+@pytest.mark.long
 def test_the_history_is_shown_once_there_is_one(evaluate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "score_history" not in evaluate("7")
     shown = evaluate("8")["score_history"]

@@ -167,6 +167,7 @@ def _everything(project: Project) -> Project:
     return project
 
 
+@pytest.mark.long
 def test_what_a_command_made_is_fresh_and_stays_so(shared: Project) -> None:
     assert _stale(shared) == {}
     _everything(shared)
@@ -241,6 +242,7 @@ def _check_against_a_dry_run(project: Project) -> set[Cell]:
     return {cell for cell, is_stale in said.items() if is_stale}
 
 
+@pytest.mark.long
 @few("change", CHANGES, kept=["the prompt"])
 def test_dagster_calls_stale_what_a_run_makes_and_nothing_else(project: Project, change: str) -> None:
     CHANGES[change](project.folder)
@@ -301,6 +303,7 @@ def test_what_is_changed_back_is_fresh_again(project: Project) -> None:
     assert _stale(project) == {}
 
 
+@pytest.mark.long
 def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_partition(project: Project) -> None:
     summary = run_evaluation(project, ["sums", "capitals"], ["a", "b"])
     assert summary.cached == Counter({"dataset_snapshot": 2, **dict.fromkeys(STAGES[1:], 4)})
@@ -312,6 +315,7 @@ def test_a_night_without_a_change_has_an_event_for_each_asset_and_none_for_a_par
     assert not [kind for kind in kinds if kind.startswith("ASSET_MATERIALIZATION")], "nor is one planned"
 
 
+@pytest.mark.long
 def test_a_result_that_the_next_run_makes_again_is_stale_at_once(shared: Project) -> None:
     """A request that failed may be answered then. No look has said so yet."""
     raises = textwrap.dedent("""
@@ -362,6 +366,7 @@ def _without_sources(asset: dg.AssetKey, version: str, event: int) -> dict[str, 
     return {} if asset.path[-1] in SOURCES.values() else input_tags(asset, version, event)
 
 
+@pytest.mark.long
 def test_what_an_earlier_release_materialized_is_not_stale_for_the_new_sources(fresh: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("eval_dagster.assets.provenance.Provenance.observe", lambda provenance, result: 0)
@@ -430,6 +435,7 @@ def _keys(project: Project) -> dict[str, list[str]]:
         return {each: list(instance.get_dynamic_partitions(each)) for each in ("evals", "models")}
 
 
+@pytest.mark.long
 def test_a_new_entry_is_a_partition_and_a_removed_one_is_marked_and_keeps_its_result(shared: Project) -> None:
     """Without a reload of what was loaded before the change: the definitions of the first configuration make the new partition."""
     loaded = build_definitions(shared)
@@ -478,6 +484,7 @@ def test_the_same_with_a_key_prefix(fresh: Project, prefix: str) -> None:
     assert _stale(_open(fresh.folder)) == {}
 
 
+@pytest.mark.long
 def test_a_run_that_fails_leaves_what_was_current_green(shared: Project) -> None:
     rows = shared.folder / "rows" / "test.jsonl"
     text = rows.read_text()
@@ -491,6 +498,7 @@ def test_a_run_that_fails_leaves_what_was_current_green(shared: Project) -> None
     assert _stale(shared) == {}
 
 
+@pytest.mark.long
 def test_a_run_of_chosen_partitions_that_fails_leaves_what_was_current_green(shared: Project) -> None:
     """As from the page of an asset: Dagster has planned all of them before the step begins."""
     (shared.folder / "rows" / "test.jsonl").unlink()

@@ -107,6 +107,7 @@ def _run(project: Project) -> None:
     run_evaluation(_opened(project.folder), ["sums", "few"], ["good", "mute"], suite="nightly")
 
 
+@pytest.mark.long
 def test_each_partition_says_whether_it_can_be_trusted_and_a_summary_says_it_of_all(project: Project) -> None:
     found = _evaluated(project)
     assert found["model_outputs", "sums|good"][0]
@@ -163,6 +164,7 @@ def test_a_person_evaluates_a_check_again_and_the_policy_is_its_severity(project
         assert run.success, "what cannot be trusted is no failure of the run"
 
 
+@pytest.mark.long
 def test_a_failed_run_of_some_partitions_leaves_the_summary_of_all(project: Project) -> None:
     """Dagster runs the checks of an asset after it, in the same run, and none after a failure."""
     before = _evaluated(project)["model_outputs", None]

@@ -36,6 +36,7 @@ RUN_MS = 180_000
 MENU_MS = 20_000
 
 
+@pytest.mark.long
 def test_materialize_a_partition_and_see_its_result_and_its_mlflow_run(start_ui: Callable[..., RunningUi], page: Page) -> None:
     ui = start_ui(CONFIG)
     page.goto(f"{ui.dagster}/assets/task_metrics")

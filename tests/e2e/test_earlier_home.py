@@ -35,6 +35,7 @@ def project(tmp_path: Path) -> Project:
     return Project.open(config_path=tmp_path / "project" / "evals.yaml", home=tmp_path / "project" / "home")
 
 
+@pytest.mark.long
 def test_every_identity_and_result_is_the_same(project: Project) -> None:
     before, contents = _identities(project.lake), _contents(project.lake)
     partitions = [(name, "guesser") for name in EVALS]

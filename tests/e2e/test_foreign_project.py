@@ -85,6 +85,7 @@ def test_two_components_and_own_assets_are_checked_listed_and_launched(project: 
     assert {path.name for path in (project / ".eval_dagster").iterdir()} >= {"evals"}
 
 
+@pytest.mark.long
 @few(
     "wrong, instead, by_yaml, by_definitions",
     [

@@ -27,6 +27,7 @@ def _tables(folder: Path) -> list[object]:
     return [read_rows(lake, query) for query in _TABLES]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 @few("kills", [3, 200], kept=1)
 def test_killed_again_and_again_episodes_are_those_of_an_undisturbed_run(kills: int, tmp_path: Path) -> None:
@@ -68,6 +69,7 @@ _UNDER_WAY = 8
 """Requests that are under way at a server at once."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 @few("kills", [3, 200], kept=1)
 def test_what_a_server_answered_is_not_asked_again_after_a_kill(kills: int, tmp_path: Path) -> None:

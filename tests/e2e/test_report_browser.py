@@ -68,7 +68,8 @@ def open_report(browser: Browser, report: Path) -> Iterator[Callable[..., Opened
         page.context.close()
 
 
-@pytest.mark.parametrize("size", ["phone", pytest.param("desktop", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["phone", "desktop"])
 def test_it_fits_and_needs_nothing_else(open_report: Callable[..., Opened], size: str, report: Path) -> None:
     opened = open_report(size)
     page = opened.page
@@ -86,7 +87,8 @@ def test_it_fits_and_needs_nothing_else(open_report: Callable[..., Opened], size
     assert opened.said == []
 
 
-@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_flipped_samples_can_be_read(open_report: Callable[..., Opened], size: str) -> None:
     page = open_report(size).page
     page.get_by_role("link", name=re.compile(r"\d+ samples flipped")).first.click()
@@ -109,7 +111,7 @@ def test_flipped_samples_can_be_read(open_report: Callable[..., Opened], size: s
         assert float(text.evaluate("each => parseFloat(getComputedStyle(each).fontSize)")) >= LEAST_PIXELS["text"]
 
 
-@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_pictures_can_be_read(open_report: Callable[..., Opened], size: str) -> None:
     page = open_report(size).page
     pictures = page.locator("#history svg")
@@ -130,6 +132,7 @@ def test_what_a_model_wrote_stays_text(open_report: Callable[..., Opened]) -> No
     assert opened.said == []
 
 
+@pytest.mark.long
 def test_the_dark_has_colours_of_its_own(open_report: Callable[..., Opened]) -> None:
     light, dark = (open_report("desktop", scheme).page for scheme in ("light", "dark"))
     for selector, name in (("body", "backgroundColor"), ("body", "color"), ("figure svg path[stroke*='--line']", "stroke")):
@@ -137,6 +140,7 @@ def test_the_dark_has_colours_of_its_own(open_report: Callable[..., Opened]) -> 
         assert values[0] != values[1], (selector, name)
 
 
+@pytest.mark.long
 def test_picture_for_the_readme(open_report: Callable[..., Opened], tmp_path: Path) -> None:
     folder = Path(SCREENSHOTS).resolve() if SCREENSHOTS else tmp_path
     folder.mkdir(parents=True, exist_ok=True)

@@ -161,7 +161,8 @@ def _score(sample: dict[str, Any]) -> float | None:
     return sample["now"]["scores"]["exact_match"]
 
 
-@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_two_clicks_from_the_report_to_both_answers(open_it: OpenIt, report: Path, size: str) -> None:
     opened = open_it(size)
     page = opened.page
@@ -180,6 +181,7 @@ def test_two_clicks_from_the_report_to_both_answers(open_it: OpenIt, report: Pat
     assert all(url.startswith(("file:", "blob:")) for url in opened.loaded)
 
 
+@pytest.mark.long
 def test_a_page_of_the_home_needs_nothing_else(open_it: OpenIt, home: Path) -> None:
     for name in ("capitals", "capitals-completion", "arithmetic"):
         path = page_path(home, name, "mine")
@@ -189,6 +191,7 @@ def test_a_page_of_the_home_needs_nothing_else(open_it: OpenIt, home: Path) -> N
         assert opened.said == []
 
 
+@pytest.mark.long
 def test_each_kind_of_sample_can_be_chosen(open_it: OpenIt, write: Callable[..., Path]) -> None:
     samples = _some()
     opened = open_it().go(write(samples))
@@ -382,6 +385,7 @@ def test_scores_of_other_samples_are_no_fall(open_it: OpenIt, tmp_path: Path) ->
     expect(heading).to_have_text("exact_match 0.500 (0.300 to 0.700) of 4 samples; before 0.750 of 40 · 36 errors")
 
 
+@pytest.mark.long
 def test_keys_alone(open_it: OpenIt, write: Callable[..., Path]) -> None:
     samples = _some()
     opened = open_it().go(write(samples))
@@ -423,6 +427,7 @@ def test_keys_alone(open_it: OpenIt, write: Callable[..., Path]) -> None:
     assert opened.said == []
 
 
+@pytest.mark.long
 def test_a_link_restores_the_view(open_it: OpenIt, write: Callable[..., Path]) -> None:
     path = write(_some())
     first = open_it(permissions=["clipboard-read", "clipboard-write"]).go(path)
@@ -501,6 +506,7 @@ def test_what_leaves_the_page_tells_that_it_is_cut(open_it: OpenIt, tmp_path: Pa
     expect(page.locator("#notes")).to_contain_text("3 texts of more than 100,000 characters are cut here")
 
 
+@pytest.mark.long
 def test_the_search_finds_all_texts_of_a_sample(open_it: OpenIt, write: Callable[..., Path]) -> None:
     sample = sample_of(0, "Question?", "no", "yes", context='{"unit": "CONTEXTWORD"}', choices=["choiceword", "b"], error="prompterrorword")
     sample["examples"] = [["user", "exampleword"], ["assistant", "yes"]]
@@ -531,6 +537,7 @@ def test_the_search_finds_all_texts_of_a_sample(open_it: OpenIt, write: Callable
     assert opened.shown() == []
 
 
+@pytest.mark.long
 def test_in_a_frame_that_allows_nothing_but_scripts(open_it: OpenIt, write: Callable[..., Path], tmp_path: Path) -> None:
     content = write(_some()).read_text("utf-8")
     frame = tmp_path / "frame.html"
@@ -554,7 +561,8 @@ def test_in_a_frame_that_allows_nothing_but_scripts(open_it: OpenIt, write: Call
     assert [each for each in opened.said if "clipboard" not in each.lower()] == []
 
 
-@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_hostile_texts_are_text(open_it: OpenIt, write: Callable[..., Path], size: str) -> None:
     texts = [*STORABLE, *HALVES, "x" * 1_000_000, "</script><script>alert(1)</script>", "a b " * 30_000]
     samples = [
@@ -598,6 +606,7 @@ def test_ten_thousand_samples(open_it: OpenIt, write: Callable[..., Path]) -> No
     assert max(times) < 100 * slack
 
 
+@pytest.mark.long
 def test_twenty_thousand_rows_are_drawn_as_they_are_seen(open_it: OpenIt, write: Callable[..., Path]) -> None:
     opened = open_it().go(write(_many(20_000, words=4), total=50_000))
     page = opened.page
@@ -635,7 +644,8 @@ def _many(count: int, words: int = 110) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read_on_their_ground(open_it: OpenIt, home: Path, size: str, scheme: str) -> None:
     opened = open_it(size, scheme).go(page_path(home, "capitals", "mine"), "#show=worse")

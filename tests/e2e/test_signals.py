@@ -284,10 +284,12 @@ def first(tmp_path_factory: pytest.TempPathFactory, hook: Hook, server: str) -> 
     return checkout, checkout.evaluate()
 
 
+@pytest.mark.long
 def test_the_first_night(first: tuple[Checkout, dict[str, str]]) -> None:
     _compare("the first night", first[1])
 
 
+@pytest.mark.long
 def test_the_first_night_with_errors(hook: Hook, server: str, tmp_path: Path) -> None:
     """There is nothing to compare with, and the first result is none that later ones may be compared with."""
     checkout = Checkout(tmp_path / "project", hook, server)
@@ -300,14 +302,8 @@ def test_the_first_night_with_errors(hook: Hook, server: str, tmp_path: Path) ->
     assert {found[signal].partition(":")[0] for signal in ("view", "report")} == {"bad"}
 
 
-IN_EVERY_RUN = (
-    *("all well", "a result regressed", "the rows of an eval are gone", "a cap was reached"),
-    "a proof is required that so few samples cannot give",
-)
-"""One situation of each verdict, but for errors, which a first night has. The others take another way to one of these, and are long."""
-
-
-@pytest.mark.parametrize("situation", [pytest.param(each, marks=[pytest.mark.long] * (each not in IN_EVERY_RUN)) for each in SITUATIONS])
+@pytest.mark.long
+@pytest.mark.parametrize("situation", SITUATIONS)
 def test_the_second_night(situation: str, first: tuple[Checkout, dict[str, str]], tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "project", first[0].hook, first[0].server)
     shutil.copytree(first[0].folder, checkout.folder, symlinks=True)
@@ -325,7 +321,8 @@ def test_the_second_night(situation: str, first: tuple[Checkout, dict[str, str]]
     assert is_green == (found["notice"] == "none")
 
 
-@pytest.mark.parametrize("situation", ["the daemon is down", pytest.param("evals.yaml cannot be read", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("situation", ["the daemon is down", "evals.yaml cannot be read"])
 def test_a_missing_night(situation: str, first: tuple[Checkout, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A night that was due, and that nobody started. What the gate wrote is that of the night before."""
     checkout = Checkout(tmp_path / "project", first[0].hook, first[0].server)

@@ -125,7 +125,8 @@ def opened(browser: Browser, size: str = "desktop", scheme: str = "light") -> Op
     return Opened(context.new_page())
 
 
-@pytest.mark.parametrize("size", ["phone", pytest.param("desktop", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["phone", "desktop"])
 def test_every_page_fits_and_is_quiet(browser: Browser, view: View, size: str) -> None:
     found = opened(browser, size)
     for path in PAGES:
@@ -136,6 +137,7 @@ def test_every_page_fits_and_is_quiet(browser: Browser, view: View, size: str) -
     found.page.context.close()
 
 
+@pytest.mark.long
 def test_from_a_red_night_to_a_flipped_sample(browser: Browser, view: View) -> None:
     found = opened(browser)
     page = found.page
@@ -154,6 +156,7 @@ def test_from_a_red_night_to_a_flipped_sample(browser: Browser, view: View) -> N
     page.context.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_first_page_leads_from_what_regressed_to_its_samples(browser: Browser, view: View, scheme: str) -> None:
     """The outcome stands there in words; the history is drawn, with the colours of the page; one link leads to the samples."""
@@ -171,6 +174,7 @@ def test_the_first_page_leads_from_what_regressed_to_its_samples(browser: Browse
     page.context.close()
 
 
+@pytest.mark.long
 def test_a_filter_is_chosen_with_the_keyboard_alone(browser: Browser, view: View) -> None:
     found = opened(browser)
     page = found.page
@@ -198,6 +202,7 @@ def test_the_page_of_a_result_works_from_the_server(browser: Browser, view: View
     page.context.close()
 
 
+@pytest.mark.long
 def test_pages_open_while_a_run_publishes(browser: Browser, view: View) -> None:
     found = opened(browser)
     found.page.goto(f"{view.address}/history?eval=capitals&model=mine")
@@ -229,7 +234,8 @@ def hostile(tmp_path: Path) -> Iterator[View]:
     view.end()
 
 
-@pytest.mark.parametrize("size", ["desktop", pytest.param("phone", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_hostile_texts_are_text(browser: Browser, hostile: View, size: str) -> None:
     found = opened(browser, size)
     page, drawn = found.page, []

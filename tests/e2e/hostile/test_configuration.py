@@ -107,6 +107,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(edits=st.lists(st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 6), PIECES | st.text(max_size=3)), min_size=1, max_size=4))
 def test_a_changed_configuration_is_right_or_told_where_it_is_wrong(

@@ -75,6 +75,7 @@ ODD = [
 ]
 
 
+@pytest.mark.long
 def test_a_damaged_row_is_the_error_of_its_sample(evaluated: Evaluate, tmp_path: Path) -> None:
     rewrite(tmp_path, *(line for line, _ in DAMAGED))
     _, results = evaluated()
@@ -107,6 +108,7 @@ def test_a_damaged_row_is_no_example(tmp_path: Path, evaluated: Evaluate) -> Non
     assert results["rendered_prompts"].file.info.counts["errors"] == 2
 
 
+@pytest.mark.long
 def test_half_a_character_in_an_answer_is_stored_scored_and_said(evaluated: Evaluate, tmp_path: Path) -> None:
     answer = """
         def echo(request):
@@ -136,6 +138,7 @@ def test_half_a_character_in_an_error_hides_no_error(evaluated: Evaluate, tmp_pa
     assert scores(results) == [(None, r"ValueError: half \ud83d (answer.py, line 3)")] * 3
 
 
+@pytest.mark.long
 def test_an_answer_of_ten_megabytes_is_an_answer(evaluated: Evaluate, tmp_path: Path) -> None:
     (tmp_path / "answer.py").write_text('def echo(request):\n    return "x[/\\x1b]" * 2_000_000\ndef other(request):\n    return ""\n')
     project, results = evaluated()
@@ -183,6 +186,7 @@ CELLS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(content=LINES | CELLS.map(b"".join) | st.binary(max_size=60), ending=st.sampled_from(["csv", "jsonl", "parquet"]))
 def test_any_bytes_are_rows_or_one_message(tmp_path_factory: pytest.TempPathFactory, content: bytes, ending: str) -> None:

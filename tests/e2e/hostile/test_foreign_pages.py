@@ -57,6 +57,7 @@ def experiments(ui: RunningUi) -> set[str]:
         return {experiment["name"] for experiment in json.load(answer)["experiments"]}
 
 
+@pytest.mark.long
 def test_a_program_commands_it(ui: RunningUi) -> None:
     """What the trials below try does have an effect, sent as the page itself sends it."""
     for paused in ("true", "false"):
@@ -89,6 +90,7 @@ def test_foreign_websockets_are_refused(ui: RunningUi) -> None:
     assert status(f"{ui.dagster}/graphql", headers={**UPGRADE, "Origin": ui.dagster}) == 101
 
 
+@pytest.mark.long
 @few("name", ["127.0.0.1", "localhost"], kept=1)
 def test_a_page_on_another_port_can_do_nothing(ui: RunningUi, page: Page, name: str) -> None:
     dagster, mlflow = (url.replace("127.0.0.1", name) for url in (ui.dagster, ui.mlflow))
@@ -107,6 +109,7 @@ def test_a_page_on_another_port_can_do_nothing(ui: RunningUi, page: Page, name: 
     assert EXPERIMENT["name"] not in experiments(ui)
 
 
+@pytest.mark.long
 def test_a_name_that_is_bound_to_this_machine_reaches_nothing(ui: RunningUi, start_browser: Callable[..., Browser]) -> None:
     """DNS rebinding: for the browser, the server is a page of evil.example."""
     page = start_browser("--host-resolver-rules=MAP *.example 127.0.0.1").new_page()

@@ -221,6 +221,7 @@ while True:
 """Answers whatever the tests ask: that every name is its own, and every call true."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "tests"),
     [

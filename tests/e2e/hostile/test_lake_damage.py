@@ -60,6 +60,7 @@ def ask(query: str) -> None:
     run_query(query, None, trial=False, file=None, unsafe=False)
 
 
+@pytest.mark.long
 def test_a_flipped_bit_in_a_number_is_no_other_number(lake: Lake) -> None:
     path = file_of(lake, "scores")
     chance = random.Random(0)
@@ -73,6 +74,7 @@ def test_a_flipped_bit_in_a_number_is_no_other_number(lake: Lake) -> None:
     assert read_rows(lake, "select count(*) as n from scores where model = 'a'") == [{"n": 0}]
 
 
+@pytest.mark.long
 def test_flipped_bits_in_responses_are_named_by_queries(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     path = file_of(lake, "responses")
     flip(path)
@@ -86,6 +88,7 @@ def test_flipped_bits_in_responses_are_named_by_queries(lake: Lake, capsys: pyte
     assert str(path) in message
 
 
+@pytest.mark.long
 def test_a_flipped_bit_in_a_past_state_is_left_out_of_its_history(lake: Lake) -> None:
     current = file_of(lake, "scores")
     older = current.with_name("20250101T000000000000Z-older-00000000.parquet")
@@ -138,6 +141,7 @@ def test_a_deleted_or_damaged_catalog_is_made_anew(lake: Lake) -> None:
     assert read_rows(lake, "select * from leaderboard") == expected
 
 
+@pytest.mark.long
 @few("table", sorted(TABLES), kept=["responses", "scores", "regressions"])
 def test_files_of_others_in_the_lake_are_named_and_change_nothing(lake: Lake, table: str) -> None:
     expected = read_rows(lake, "select * from leaderboard")
@@ -236,6 +240,7 @@ def test_a_home_that_duckdb_takes_for_another_is_refused(
     assert not (tmp_path / name).exists()
 
 
+@pytest.mark.long
 @few("name", ["a%41", "a'b", "a{b,c}", "é😀", "a b", "a#b", 'a"b', "a;b", "-a", "a=b", "$HOME"], kept=4)
 def test_a_home_may_have_any_other_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
@@ -245,6 +250,7 @@ def test_a_home_may_have_any_other_name(tmp_path: Path, name: str) -> None:
     assert read_rows(lake, "select n_common as n from paired_difference('a', 'b')") == [{"n": SAMPLES}]
 
 
+@pytest.mark.long
 def test_a_home_that_was_moved_is_read_where_it_is(lake: Lake, tmp_path: Path) -> None:
     lake.home.rename(tmp_path / "moved")
     moved = Lake(tmp_path / "moved", configured=lake.configured)

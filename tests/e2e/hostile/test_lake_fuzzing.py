@@ -91,6 +91,7 @@ def _check_file(path: Path, damages: list[Damage]) -> None:
         path.write_bytes(content)
 
 
+@pytest.mark.long
 @settings(max_examples=WIDE)
 @given(place=st.integers(0, 10**6), damages=st.lists(DAMAGES, min_size=1, max_size=3))
 def test_a_damaged_file_is_named_or_read_right(lake: Lake, place: int, damages: list[Damage]) -> None:

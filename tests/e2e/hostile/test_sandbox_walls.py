@@ -283,6 +283,7 @@ def test_what_the_kernel_keeps_is_bounded(run_program: Run, code: str) -> None:
     assert result.ended_by == "memory" or "No space left on device" in result.stderr, result
 
 
+@pytest.mark.long
 def test_a_program_takes_no_processes_from_another(run_program: Run) -> None:
     greedy = """
     import os, threading, time

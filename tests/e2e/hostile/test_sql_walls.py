@@ -138,6 +138,7 @@ def lake(results: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return results
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("open_session", [lambda lake: connect(lake), lambda lake: eval_dagster.connect(lake.home)])
 def test_no_statement_reaches_beyond_the_results(lake: Lake, open_session: Callable[[Lake], duckdb.DuckDBPyConnection]) -> None:
     folder = lake.home.parent
@@ -244,6 +245,7 @@ def test_a_query_that_needs_too_much_memory_ends_alone(lake: Lake, monkeypatch: 
     assert tree(lake.home) == before
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "query", ["select sum(hash(a.range, b.range)) from range(10000000) a, range(10000000) b", "select sleep_ms(60000)"]

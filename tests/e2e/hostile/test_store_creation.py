@@ -63,7 +63,8 @@ def test_a_kill_while_the_store_of_mlflow_is_made_leaves_none(tmp_path: Path, st
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mlflow.db", "mlflow.lock"], "what the killed process left is gone"
 
 
-@pytest.mark.parametrize("statement", [86, *(pytest.param(number, marks=pytest.mark.long) for number in (2, 15, 21, 54, 500, 1100, 1500))])
+@pytest.mark.long
+@pytest.mark.parametrize("statement", [2, 15, 21, 54, 86, 500, 1100, 1500])
 def test_a_store_that_a_killed_process_left_half_made_is_healed(tmp_path: Path, statement: int, caplog: pytest.LogCaptureFixture) -> None:
     _kill("mlflow_in_place", tmp_path, statement)
     assert (tmp_path / "mlflow.db").exists()
@@ -77,8 +78,9 @@ def test_a_store_that_a_killed_process_left_half_made_is_healed(tmp_path: Path, 
         assert "_alembic_tmp_metrics" in message
 
 
-@pytest.mark.parametrize("statement", [40, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 22, 60, 95, 110, 140, 170))])
-@pytest.mark.parametrize("what", [pytest.param("dagster", marks=pytest.mark.long), "dagster_in_place"])
+@pytest.mark.long
+@pytest.mark.parametrize("statement", [1, 22, 40, 60, 95, 110, 140, 170])
+@pytest.mark.parametrize("what", ["dagster", "dagster_in_place"])
 def test_a_kill_while_the_databases_of_dagster_are_made_stops_no_later_run(
     tmp_path: Path, what: str, statement: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,8 +82,7 @@ def _garbage_inside(path: Path) -> None:
 
 
 Damage = Callable[[Path], None]
-FAST = [_random_bytes, _folder, _without_version]
-SLOW = [pytest.param(damage, marks=pytest.mark.long) for damage in (_text, _empty, _cut)]
+DAMAGES = [_random_bytes, _folder, _without_version, _text, _empty, _cut]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,8 @@ def _kept_aside(home: Path) -> list[str]:
     return sorted(path.relative_to(home).as_posix().partition(".damaged-")[0] for path in home.rglob("*.damaged-*"))
 
 
-@pytest.mark.parametrize("damage", [*FAST, *SLOW])
+@pytest.mark.long
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_store_of_mlflow_is_kept_aside_and_a_new_one_takes_the_result(
     home: Path, damage: Damage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,6 +124,7 @@ def test_a_damaged_store_of_mlflow_is_kept_aside_and_a_new_one_takes_the_result(
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"score": 0.5})
 
 
+@pytest.mark.long
 def test_garbage_behind_a_sound_header_is_found_where_mlflow_meets_it(home: Path) -> None:
     _garbage_inside(home / "mlflow.db")
     runs = Tracker(home=home, tracking_uri=None, experiment="tests")
@@ -132,7 +133,7 @@ def test_garbage_behind_a_sound_header_is_found_where_mlflow_meets_it(home: Path
     assert _kept_aside(home) == ["mlflow.db"]
 
 
-@pytest.mark.parametrize("damage", [*FAST, *SLOW])
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", DATABASES)
 def test_a_damaged_database_of_dagster_is_kept_aside(home: Path, name: str, damage: Damage, caplog: pytest.LogCaptureFixture) -> None:
     damage(home / "dagster" / name)
@@ -167,6 +168,7 @@ def _read_all(home: Path) -> None:
         assert instance.all_instigator_state() == []
 
 
+@pytest.mark.long
 @few("name", ["mlflow.db", "dagster/history/runs.db", "dagster/history/runs/index.db"], kept=2)
 def test_a_read_only_database_is_an_error_that_names_it(home: Path, name: str) -> None:
     (home / name).chmod(0o444)

@@ -124,6 +124,7 @@ def test_mlflow_has_the_very_texts(folder: Path) -> None:
         assert {row["gold"][0] for row in rows} == {text or "nothing" for text in STORABLE}
 
 
+@pytest.mark.long
 def test_csv_on_a_terminal_is_visible(folder: Path) -> None:
     shown = _on_a_terminal(folder, "sql", "select answer from sample_results", "--format", "csv")
     assert r"\x1b[31mred" in shown

@@ -82,6 +82,7 @@ def through_the_stages(texts: list[str], answers: list[str]) -> None:
             assert found == text if is_storable(text) else json.loads(json.loads(found)["text;json"]) == text
 
 
+@pytest.mark.long
 @SLOW
 @given(st.lists(TEXTS, min_size=1, max_size=30), st.lists(TEXTS, min_size=1, max_size=10))
 @example([*STORABLE, *HALVES], [*HALVES, *STORABLE])

@@ -74,6 +74,7 @@ def test_two_functions_on_a_class() -> None:
         results.score  # noqa: B018
 
 
+@pytest.mark.long
 def test_a_task_file_elsewhere_has_its_rows_beside_it(folder: Path) -> None:
     """The folder of the notebook has none of that name."""
     place, notebook = folder / "tasks", folder / "notebook"
@@ -93,6 +94,7 @@ def test_a_task_file_elsewhere_has_its_rows_beside_it(folder: Path) -> None:
     assert evaluate(f"{place / 'sums.py'}:sums", lambda _: "4").score == 1.0
 
 
+@pytest.mark.long
 def test_a_second_call_asks_no_model_again(folder: Path) -> None:
     (folder / "asked.py").write_text(
         textwrap.dedent("""
@@ -127,12 +129,14 @@ def test_names_of_the_registry_and_of_the_configuration(folder: Path) -> None:
         evaluate("arithmetic", {"empty": repeats}, limit=3)
 
 
+@pytest.mark.long
 def test_a_folder_is_a_model(tiny_model: Path) -> None:
     results = evaluate("arithmetic", tiny_model, limit=1, subjects=["addition"], num_fewshot=0)
     assert list(results.scores["model"]) == [tiny_model.name]
     assert list(results.scores["n"]) == [1]
 
 
+@pytest.mark.long
 def test_one_failing_eval_leaves_the_others() -> None:
     class Broken(Words):
         """A task that cannot be rendered."""
@@ -181,6 +185,7 @@ def test_all_names_are_there() -> None:
     assert sorted(ed.__all__) == dir(ed)
 
 
+@pytest.mark.long
 def test_code_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, Callable[..., Any]] = {}
     exec("def typed(request): return ''", {"__name__": "nowhere"}, made)

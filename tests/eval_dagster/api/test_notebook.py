@@ -35,6 +35,7 @@ def execute(notebook: nbformat.NotebookNode, folder: Path) -> list[list[dict[str
     return [[output for output in cell["outputs"] if output.get("name") != "stderr"] for cell in cells]
 
 
+@pytest.mark.long
 def test_the_example_evaluates_shows_errors_and_plots(tmp_path: Path) -> None:
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
     _, scores, errors, plot = execute(notebook, tmp_path)

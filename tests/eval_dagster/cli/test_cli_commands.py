@@ -62,6 +62,7 @@ def first_run(cli: Run) -> "subprocess.CompletedProcess[str]":
     return cli("run", "--suite", "good")
 
 
+@pytest.mark.long
 def test_a_run_prints_the_leaderboard_and_what_to_do_next(first_run: "subprocess.CompletedProcess[str]") -> None:
     assert first_run.returncode == 0, first_run.stderr
     for part in ("Leaderboard", "sums", "capitals", "sevens", "eights", "exact_number", "evals.duckdb", "Next"):
@@ -69,8 +70,9 @@ def test_a_run_prints_the_leaderboard_and_what_to_do_next(first_run: "subprocess
     assert "48 requests sent to models" in first_run.stdout
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
-@pytest.mark.parametrize("activated", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.parametrize("activated", [True, False])
 def test_the_next_command_works_as_it_is_printed(environment: dict[str, str], activated: bool) -> None:
     """In an activated environment as outside of one, where the program is on no path."""
     scripts = str(Path(sys.executable).parent)
@@ -82,6 +84,7 @@ def test_the_next_command_works_as_it_is_printed(environment: dict[str, str], ac
     assert again.returncode == 0, again.stderr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
 def test_a_second_run_recomputes_nothing_and_says_so(cli: Run) -> None:
     second = cli("run", "--suite", "good")
@@ -89,6 +92,7 @@ def test_a_second_run_recomputes_nothing_and_says_so(cli: Run) -> None:
     assert "Nothing to recompute" in second.stdout
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
 def test_a_failed_eval_leaves_the_others_and_exits_with_1(cli: Run) -> None:
     both = cli("run", "--eval", "sums", "--eval", "broken", "--model", "sevens")
@@ -99,6 +103,7 @@ def test_a_failed_eval_leaves_the_others_and_exits_with_1(cli: Run) -> None:
     assert "sums" in both.stdout
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
 @pytest.mark.parametrize("command", [["leaderboard"], ["sql", "leaderboard"], ["show", "capitals", "--model", "sevens"]])
 def test_a_command_loads_no_library_that_it_does_not_use(environment: dict[str, str], command: list[str]) -> None:
@@ -112,6 +117,7 @@ def test_a_command_loads_no_library_that_it_does_not_use(environment: dict[str, 
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
 def test_sql_prints_tables_json_and_csv(cli: Run) -> None:
     query = "select eval, model, n from leaderboard where eval = 'sums' order by model"
@@ -126,6 +132,7 @@ def test_sql_prints_tables_json_and_csv(cli: Run) -> None:
     assert "2 rows" in table
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
 @pytest.mark.parametrize("name", ["leaderboard", "score_history", "disagreements", "confident_errors", "slowest_evals", "errors"])
 def test_every_ready_question_has_an_answer(cli: Run, name: str) -> None:

@@ -102,6 +102,7 @@ def cli(folder: Path) -> Cli:
     return run
 
 
+@pytest.mark.long
 def test_a_worse_model_has_regressed_and_shows_what_it_lost(cli: Cli) -> None:
     done = cli("compare", "guesses", "knows", "--samples", "1")
     assert done.returncode == 0, done.stderr
@@ -131,6 +132,7 @@ def test_the_same_model_has_not_changed(cli: Cli) -> None:
     assert "regressed" not in done.stdout
 
 
+@pytest.mark.long
 def test_a_smaller_margin_needs_more_samples(cli: Cli) -> None:
     done = cli("compare", "knows", "knows", "--eval", "capitals", "--margin", "0.01")
     assert "No change seen; differences below" in done.stdout
@@ -141,6 +143,7 @@ def test_a_smaller_margin_needs_more_samples(cli: Cli) -> None:
     assert "greater than or equal to 0.000001" in cli("compare", "knows", "knows", "--margin", "0").stderr
 
 
+@pytest.mark.long
 def test_the_level_of_a_gate_that_may_say_otherwise_is_named(cli: Cli, folder: Path) -> None:
     judged = GateResult(
         suite="nightly",
@@ -159,6 +162,7 @@ def test_the_level_of_a_gate_that_may_say_otherwise_is_named(cli: Cli, folder: P
     assert "--alpha 0.0033 takes here." in done.stdout
 
 
+@pytest.mark.long
 def test_results_as_json(cli: Cli) -> None:
     done = cli("compare", "guesses", "knows", "--eval", "capitals", "--all-metrics", "--format", "json")
     rows = json.loads(done.stdout)
@@ -170,6 +174,7 @@ def test_results_as_json(cli: Cli) -> None:
     assert alone["p_adjusted"] == alone["p_value"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -191,6 +196,7 @@ def test_what_cannot_be_compared_says_why(cli: Cli, arguments: list[str], messag
     assert done.stdout == ""
 
 
+@pytest.mark.long
 def test_what_is_left_out_of_a_comparison_is_said(cli: Cli) -> None:
     done = cli("compare", "knows", "guesses", "--samples", "0")
     assert done.returncode == 0, done.stderr
@@ -205,12 +211,14 @@ def test_what_is_left_out_of_a_comparison_is_said(cli: Cli) -> None:
     assert "prefix_exact_match" in everything.stdout
 
 
+@pytest.mark.long
 def test_a_metric_that_is_new_scores_the_answers_of_the_other_result(cli: Cli) -> None:
     done = cli("compare", "new", "knows", "--format", "json")
     assert done.returncode == 0, done.stderr
     assert [(row["eval"], row["metric"]) for row in json.loads(done.stdout)] == [("own", "f1")]
 
 
+@pytest.mark.long
 def test_a_tie_is_named_where_its_sample_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

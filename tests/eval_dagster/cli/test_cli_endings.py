@@ -110,6 +110,7 @@ def test_a_prompt_too_long_for_the_context_is_a_warning_with_what_to_do(cli: Run
     assert warning in again.stderr.splitlines(), "a result that is current has the same errors"
 
 
+@pytest.mark.long
 def test_an_eval_all_of_whose_samples_are_errors_has_failed(cli: Run) -> None:
     done = cli("run", "--eval", "sums", "--model", "raising")
     assert done.returncode == 1

@@ -53,6 +53,7 @@ def folder(export: Export, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_the_files_hold_the_current_results_alone(folder: Path) -> None:
     scores = pd.read_parquet(folder / "scores.parquet")
     assert scores[scores["eval"] == "sums"]["sample_id"].nunique() == 18

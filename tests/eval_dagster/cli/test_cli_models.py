@@ -43,6 +43,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in parts}
 
 
+@pytest.mark.long
 def test_the_engine_is_said_before_the_first_load_and_its_way_after_it(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     before = printed(capsys)["tiny"]
     assert "transformers float32 on the CPU (`device: cpu`)" in before

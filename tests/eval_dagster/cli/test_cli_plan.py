@@ -56,6 +56,7 @@ def test_times_that_are_all_unknown_are_an_error() -> None:
         _plan("served", "fresh")
 
 
+@pytest.mark.long
 def test_other_commands_do_not_load_the_package_that_fits_the_rates() -> None:
     code = "import sys; from eval_dagster.cli import leaderboard, run, sql, status, task_page; sys.exit('scipy.optimize' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -83,6 +83,7 @@ def test_an_unknown_group_is_named(project: Path) -> None:
         import_suite("lm_eval:leaderbord", None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("arguments", "more"), [(["--help"], {"duckdb", "pyarrow"}), (["tasks", "--help"], set())], ids=["list", "tasks"])
 def test_the_command_line_starts_without_slow_packages(arguments: list[str], more: set[str]) -> None:
     """A search of names takes less than a second, most of it imports. The list of the commands needs no module of theirs."""

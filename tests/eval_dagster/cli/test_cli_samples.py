@@ -31,6 +31,7 @@ def cli(nights: Nights, cli_in: Callable[[Path], Callable[..., str]]) -> Cli:
     return cli_in(nights.folder)
 
 
+@pytest.mark.long
 def test_the_page_of_a_result_is_a_file_in_this_folder(cli: Cli, nights: Nights, tmp_path: Path) -> None:
     printed = cli("samples", "capitals", "mine")
     file = tmp_path / "samples-capitals-mine.html"
@@ -90,6 +91,7 @@ def test_the_home_keeps_its_own_pages(cli: Cli, nights: Nights) -> None:
     assert page.read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_result_that_never_changed_has_none_before_a_change(tmp_path: Path, cli_in: Callable[[Path], Cli]) -> None:
     folder = tmp_path / "nights"
     folder.mkdir()

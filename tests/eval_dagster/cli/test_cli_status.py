@@ -38,6 +38,7 @@ def cli(folder: Path) -> Cli:
     return run
 
 
+@pytest.mark.long
 def test_the_states_of_a_project_from_its_first_run_on(cli: Cli, folder: Path) -> None:
     first = cli("run", "--dry-run", "--suite", "nightly")
     assert first.returncode == 4, first.stderr

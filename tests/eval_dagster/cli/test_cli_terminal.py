@@ -19,6 +19,7 @@ from eval_dagster.cli.run_summary import cost_line, request_counts, work_done
 from eval_dagster.lake.tables.events import Attempt
 
 
+@pytest.mark.long
 def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:
     (tmp_path / "evals.yaml").write_text(
         'models: {sevens: {backend: scripted, default: " 7"}}\nevals: {sums: {task: arithmetic, limit: 4}}\n'

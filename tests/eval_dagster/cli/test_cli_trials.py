@@ -61,6 +61,7 @@ def _published(home: Path) -> dict[str, Any]:
     return stamps
 
 
+@pytest.mark.long
 def test_a_trial_changes_nothing_that_is_published(cli: Run, folder: Path) -> None:
     assert cli("run", "--suite", "good").returncode == 0
     home = folder / ".eval_dagster"
@@ -79,6 +80,7 @@ def test_a_trial_changes_nothing_that_is_published(cli: Run, folder: Path) -> No
     assert {(row["eval"], row["n"]) for row in board} == {("sums", 12), ("capitals", 12)}
 
 
+@pytest.mark.long
 def test_a_trial_is_read_by_its_own_name(cli: Run) -> None:
     board = {(row["eval"], row["model"]): row["n"] for row in _rows(cli, "leaderboard", "--trial")}
     assert board == {("sums", "sevens"): 3, ("sums", "eights"): 3, ("capitals", "sevens"): 6, ("capitals", "eights"): 18}
@@ -86,6 +88,7 @@ def test_a_trial_is_read_by_its_own_name(cli: Run) -> None:
     assert "Trials" in cli("leaderboard", "--trial").stdout
 
 
+@pytest.mark.long
 def test_the_full_run_after_a_trial_takes_its_answers(cli: Run, folder: Path) -> None:
     text = (folder / "evals.yaml").read_text()
     (folder / "evals.yaml").write_text(text.replace("task: capitals, limit: 2", "task: capitals, limit: 3"))

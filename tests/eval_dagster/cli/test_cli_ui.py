@@ -34,6 +34,7 @@ PARENT = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_the_servers_end_with_the_command_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
     """Before, they stayed in sessions of their own."""

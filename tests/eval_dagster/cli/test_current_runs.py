@@ -73,6 +73,7 @@ def warnings(printed: str) -> list[str]:
     return [line for line in printed.splitlines() if line.startswith("warning")]
 
 
+@pytest.mark.long
 def test_it_prints_the_same_and_loads_nothing_that_it_does_not_use(project: Project) -> None:
     first = project.run()
     program = [sys.executable, "-X", "importtime", "-m", "eval_dagster.cli.program", "run"]
@@ -119,6 +120,7 @@ def _damaged_note(project: Project) -> None:
 CHANGES = [_another_event, _no_scores, _damaged_note, _no_dagster, _no_mlflow, _more_samples, _prefix]
 
 
+@pytest.mark.long
 @few("change", CHANGES, kept=3)
 def test_whatever_dagster_may_not_know_is_a_run_of_it_once(project: Project, change: Callable[[Project], None]) -> None:
     project.run()
@@ -128,12 +130,14 @@ def test_whatever_dagster_may_not_know_is_a_run_of_it_once(project: Project, cha
     assert not project.is_run_of_dagster()
 
 
+@pytest.mark.long
 def test_a_suite_is_judged_though_everything_is_current(project: Project) -> None:
     project.write(f"{CONFIG}suites: {{nightly: {{evals: [sums], models: [sevens]}}}}\n")
     project.run()
     assert project.is_run_of_dagster("--suite", "nightly")
 
 
+@pytest.mark.long
 def test_a_damaged_result_of_the_past_is_told_each_time(project: Project) -> None:
     project.write(CONFIG.replace("20", "22"))
     project.run()
@@ -148,6 +152,7 @@ def test_a_damaged_result_of_the_past_is_told_each_time(project: Project) -> Non
     oldest.unlink()
 
 
+@pytest.mark.long
 def test_a_failure_that_dagster_was_not_told_of_is_over_after_a_run_of_it(project: Project) -> None:
     """As of Python's `evaluate` or of another instance: the leaderboard says that the last try failed until another one did not."""
     project.write(CONFIG)
@@ -176,6 +181,7 @@ def test_a_model_behind_a_server_is_looked_at_by_a_run(tmp_path: Path) -> None:
     assert [is_looked_at(opened, name) for name in ("far", "near")] == [True, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", ["event_log_storage", "'storage'"])
 def test_an_instance_that_has_moved_to_another_database_is_asked_each_time(project: Project, tmp_path: Path, settings: str) -> None:
     """To PostgreSQL, for instance. Its old files stay, and do not change when it gets an event."""

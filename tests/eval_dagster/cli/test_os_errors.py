@@ -20,12 +20,14 @@ def _run(*arguments: str, script: str = "", **variables: str) -> "subprocess.Com
     return subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120, env=os.environ | variables)
 
 
+@pytest.mark.long
 def test_a_folder_that_is_gone(tmp_path: Path) -> None:
     done = _run("run", script=f'mkdir "{tmp_path}/gone" && cd "{tmp_path}/gone" && rmdir "{tmp_path}/gone" &&')
     assert (done.returncode, done.stdout) == (2, "")
     assert " ".join(done.stderr.split()) == "error: the folder in which this command was started is gone; change to another one"
 
 
+@pytest.mark.long
 def test_a_home_whose_path_sqlalchemy_reads_otherwise(tmp_path: Path) -> None:
     folder = tmp_path / "feature%2Flogin"
     folder.mkdir()

@@ -84,6 +84,7 @@ def test_the_rest_goes_on_after_a_death_and_the_place_is_named(fault: str, how: 
     assert err.count("error: ") == 1
 
 
+@pytest.mark.long
 def test_an_endless_loop_ends_with_its_time() -> None:
     status, out, _ = ended("with limited(0.5):\n" + textwrap.indent(textwrap.dedent(ONE_OF_TWO), "    ").format(fault="while True: pass"))
     assert status == 1
@@ -179,6 +180,7 @@ def test_the_work_dies_with_the_process_that_waits_for_it() -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_process_that_waits_for_memory_ends_and_the_bound_is_named() -> None:
     """As OpenBLAS does, which tries for ever to get some."""
     status, _, err = ended(

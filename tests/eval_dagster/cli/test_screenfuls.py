@@ -46,6 +46,7 @@ def _piped(program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("lines", "columns"), [(24, 80), (50, 160), (50, 80), (24, 160)])
 def test_a_terminal_shows_a_screenful_and_how_to_see_all(lines: int, columns: int) -> None:
     printed = _printed(["-c", _TABLE.replace("COUNT", "3000")], lines=lines, columns=columns)
@@ -63,6 +64,7 @@ def test_a_narrow_terminal_does_without_the_columns_that_it_can_spare() -> None:
     assert sum(line.startswith("│") for line in printed) > 10, "a table, not a line for each field"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3, 15])
 def test_what_fits_on_the_screen_is_shown_whole(count: int) -> None:
     printed = _printed(["-c", _TABLE.replace("COUNT", str(count))])
@@ -70,12 +72,14 @@ def test_what_fits_on_the_screen_is_shown_whole(count: int) -> None:
     assert not any("All:" in line for line in printed)
 
 
+@pytest.mark.long
 def test_a_pipe_gets_all_rows() -> None:
     printed = _piped(_TABLE.replace("COUNT", "3000"))
     assert sum(line.startswith("│ eval-") for line in printed) == 3000
     assert not any("All:" in line for line in printed)
 
 
+@pytest.mark.long
 def test_messages_of_one_kind_are_folded_on_a_terminal_alone() -> None:
     shown = _printed(["-c", _MESSAGES], columns=200)
     assert len(shown) == 3, shown
@@ -86,6 +90,7 @@ def test_messages_of_one_kind_are_folded_on_a_terminal_alone() -> None:
     assert len(_piped(_MESSAGES)) == 51
 
 
+@pytest.mark.long
 def test_a_wide_project_has_a_short_status(tmp_path: Path) -> None:
     evals = "".join(f"  sums-{n:02}: {{task: arithmetic, limit: 2, seed: {n}}}\n" for n in range(40))
     (tmp_path / "evals.yaml").write_text(f'models:\n  sevens: {{backend: scripted, default: " 7"}}\nevals:\n{evals}')

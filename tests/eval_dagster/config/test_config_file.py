@@ -478,6 +478,7 @@ VALUES = st.recursive(
 SECTIONS = st.lists(st.tuples(KEYS, VALUES), max_size=4).map(lambda pairs: "\n".join(f"{key}: {value}" for key, value in pairs))
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=SECTIONS | VALUES | st.text())
 @example(text="models: &a {<<: *a}")

@@ -124,6 +124,7 @@ def ask(home: Path, revision: str, *questions: tuple[str, list[str]], **environm
     return answers
 
 
+@pytest.mark.long
 def test_rows_come_from_the_hub_once_and_from_the_cache_afterwards(endpoint: str, tmp_path: Path) -> None:
     questions = [("biology", ["test", "dev"]), ("physics", ["dev"]), ("biologie", ["test"])]
     rows, no_split, no_config = ask(tmp_path, COMMIT, *questions, HF_ENDPOINT=endpoint)
@@ -167,6 +168,7 @@ def mirror(folder: Path, endpoint: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.long
 def test_a_mirror_of_what_the_evals_read_is_fetched_once_and_serves_without_the_hub(endpoint: str, tmp_path: Path) -> None:
     done = mirror(tmp_path, endpoint)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -84,6 +84,7 @@ CELL = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(cells=st.lists(CELL, min_size=1, max_size=6), more=CELL)
 def test_no_value_prints_otherwise_and_one_row_more_changes_no_id(

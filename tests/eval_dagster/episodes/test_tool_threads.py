@@ -39,6 +39,7 @@ def test_quick_calls_share_a_thread_and_keep_their_order() -> None:
     assert len({thread for _, thread in found}) < 10
 
 
+@pytest.mark.long
 def test_a_slow_call_holds_up_no_other() -> None:
     async def calls(threads: ToolThreads) -> list[float]:
         started = time.monotonic()

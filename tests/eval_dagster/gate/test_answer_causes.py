@@ -83,6 +83,7 @@ def night(tmp_path: Path) -> Callable[..., Regression]:
     return judged
 
 
+@pytest.mark.long
 def test_a_lowered_limit_of_tokens_is_named_as_the_budget(night: Callable[..., Regression], tmp_path: Path) -> None:
     assert night().verdict is Verdict.FIRST_RESULT
     assert "that completed" not in (tmp_path / "report.html").read_text()
@@ -98,12 +99,14 @@ def test_a_lowered_limit_of_tokens_is_named_as_the_budget(night: Callable[..., R
     assert "⚠ findings: cut_off, format_changed" in report
 
 
+@pytest.mark.long
 def test_a_model_that_rambles_has_spent_its_budget(night: Callable[..., Regression]) -> None:
     night()
     red = night(change="return CutText('So I think of the letters again and') if number % 3 else 'the answer is ' + 'ABCD'[number * 7 % 4]")
     assert (red.verdict, red.cause) == (Verdict.REGRESSED, "budget")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["'the fourth of them'", "''", "' '"], ids=["other words", "empty", "blank"])
 def test_an_answer_in_another_form_is_named_as_the_format(text: str, night: Callable[..., Regression]) -> None:
     night()

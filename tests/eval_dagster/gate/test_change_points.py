@@ -160,6 +160,7 @@ def test_few_of_many_histories_without_a_change_have_one(tmp_path: Path) -> None
     assert alarms <= 8
 
 
+@pytest.mark.long
 def test_a_history_has_all_materializations_and_marks_where_the_score_left_its_band(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     for count in (0, 0, 12):

@@ -166,6 +166,7 @@ def test_rows_that_are_new_are_listed_for_a_metric_of_a_corpus_too(run: Callable
     ]
 
 
+@pytest.mark.long
 def test_changed_code_of_a_metric_is_the_cause(run: Callable[..., Project]) -> None:
     run(judged="1.0")
     found = compared_with(run(judged="0.0"))
@@ -174,6 +175,7 @@ def test_changed_code_of_a_metric_is_the_cause(run: Callable[..., Project]) -> N
     assert (found["exact_match"].causes, found["exact_match"].comparison.difference) == ((), 0)
 
 
+@pytest.mark.long
 def test_a_macro_headline_is_compared_as_such(run: Callable[..., Project]) -> None:
     """Four wrong of five, and one of two: of the samples 2/7 are right, of the mean of the subjects 0.35."""
     rows = "5 if subject == 'small' else 2"
@@ -199,6 +201,7 @@ def test_two_models(run: Callable[..., Project]) -> None:
     assert list(changed_samples(one, one, "exact_match")) == []
 
 
+@pytest.mark.long
 def test_points_are_named_by_model_and_time(run: Callable[..., Project]) -> None:
     run(wrong=("1",))
     project = run()

@@ -79,6 +79,7 @@ def test_a_night_that_is_worse_by_chance_is_not_red_and_no_baseline(nights: Serv
     assert (last.verdict, last.is_passed, last.confirmation) == (Verdict.NO_CHANGE_SEEN, True, None)
 
 
+@pytest.mark.long
 def test_a_night_that_is_worse_is_confirmed_and_stays_red(nights: ServedNights, stub: Stub) -> None:
     each = chances()
     stub.change(chances=each)
@@ -102,6 +103,7 @@ def test_a_night_that_is_worse_is_confirmed_and_stays_red(nights: ServedNights, 
     assert accepted.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
 
 
+@pytest.mark.long
 def test_fresh_answers_are_no_answers_of_the_night_and_are_paid_for_once(nights: ServedNights, stub: Stub) -> None:
     each = chances()
     stub.change(chances=each, luck=unlucky(each))
@@ -164,6 +166,7 @@ def test_a_night_that_could_not_be_confirmed_is_asked_about_again(nights: Served
     assert next_night.is_passed is not is_worse
 
 
+@pytest.mark.long
 def test_metrics_of_all_samples_together_are_confirmed_too(nights: ServedNights, stub: Stub) -> None:
     each = chances()
     stub.change(chances=each)
@@ -212,6 +215,7 @@ def _require_rows_of_their_own(project: Project, judged: GateResult) -> None:
     assert len(result.warnings) == 1
 
 
+@pytest.mark.long
 def test_another_baseline_gives_an_unchanged_result_no_new_draws(nights: ServedNights, stub: Stub) -> None:
     each = chances()
     stub.change(chances=each, luck=unlucky(each))
@@ -227,6 +231,7 @@ def test_another_baseline_gives_an_unchanged_result_no_new_draws(nights: ServedN
     assert asked(stub) == 600
 
 
+@pytest.mark.long
 def test_a_judgement_follows_one_that_was_written_meanwhile(nights: ServedNights, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.night()
     project, others = nights.project(), list[GateResult]()

@@ -44,6 +44,7 @@ def _computed(results: Sequence[StageResult]) -> int:
     return sum(int(each.file.info.counts["requests_computed"]) for each in results if each.stage == "model_outputs" and not each.cached)
 
 
+@pytest.mark.long
 def test_a_quiet_night_stops_when_it_is_proven(nights: Nights) -> None:
     first = nights.night(numbers=MANY, gate=EARLY)
     assert first.outcome is Outcome.FIRST
@@ -78,6 +79,7 @@ def test_a_quiet_night_stops_when_it_is_proven(nights: Nights) -> None:
     assert third.baseline_materialized_at == left.baseline_materialized_at, "full results alone are baselines"
 
 
+@pytest.mark.long
 def test_a_worse_night_stops_at_once_and_in_full_says_the_same(nights: Nights, tmp_path: Path) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     worse = {"wrong": tuple(range(0, 500, 10)), "numbers": MANY, "question": "Please say"}
@@ -110,6 +112,7 @@ def test_a_worse_night_stops_at_once_and_in_full_says_the_same(nights: Nights, t
         assert _rows(nights, query) == _rows(whole, query)
 
 
+@pytest.mark.long
 def test_a_fall_ends_the_other_evals_which_are_not_judged_and_asked_next_time(nights: Nights) -> None:
     files = {"numbers": MANY, "right": range(1000, 1500)}
     nights.night(gate=EARLY, **files)
@@ -133,6 +136,7 @@ def test_a_fall_ends_the_other_evals_which_are_not_judged_and_asked_next_time(ni
     assert then.outcome is Outcome.PASSED
 
 
+@pytest.mark.long
 def test_a_part_is_compared_with_an_anchor_that_is_another_state(nights: Nights) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     full = nights.night(numbers=MANY, wrong=(3, 4), gate="stop: never")
@@ -144,6 +148,7 @@ def test_a_part_is_compared_with_an_anchor_that_is_another_state(nights: Nights)
     assert left.anchor_materialized_at != left.baseline_materialized_at == full.regressions[0].materialized_at
 
 
+@pytest.mark.long
 def test_a_margin_that_was_changed_later_is_not_proven_by_a_part(nights: Nights) -> None:
     nights.night(numbers=MANY, gate=f"{EARLY}, margin: 0.1")
     nights.evaluate(numbers=MANY, question="Please say", wrong=tuple(range(0, 500, 100)), gate=f"{EARLY}, margin: 0.1")
@@ -156,6 +161,7 @@ def test_a_margin_that_was_changed_later_is_not_proven_by_a_part(nights: Nights)
     assert (full.verdict, full.margin, full.margin_level) == (Verdict.NO_CHANGE_SEEN, 0.01, 0.05)
 
 
+@pytest.mark.long
 def test_samples_that_are_gone_are_not_hidden_by_a_part(nights: Nights) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     result = nights.night(numbers=tuple(range(300, 900)), gate=EARLY)
@@ -164,6 +170,7 @@ def test_samples_that_are_gone_are_not_hidden_by_a_part(nights: Nights) -> None:
     assert left.n_gone == 300
 
 
+@pytest.mark.long
 def test_a_night_killed_between_looks_goes_on_at_the_same_look(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     changed = {"numbers": MANY, "question": "Please say", "wrong": tuple(range(0, 500, 40))}
@@ -191,6 +198,7 @@ def test_a_night_killed_between_looks_goes_on_at_the_same_look(nights: Nights, m
     assert _computed(results) == asked - plans[-1]["looks"][1] + of_right, "what was answered before is not asked again"
 
 
+@pytest.mark.long
 def test_some_nights_are_full(nights: Nights) -> None:
     gate = "stop: early, full_every: 3"
     nights.night(numbers=MANY, gate=gate)
@@ -203,6 +211,7 @@ def test_some_nights_are_full(nights: Nights) -> None:
     assert reasons == ["there is no judged result to compare it with", None, None, "one of 3 results is asked in full (full_every)", None]
 
 
+@pytest.mark.long
 def test_a_red_eval_is_asked_in_full_until_it_is_not_red(nights: Nights) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     red = nights.night(numbers=MANY, question="Please say", wrong=tuple(range(0, 500, 5)), gate=EARLY)
@@ -214,6 +223,7 @@ def test_a_red_eval_is_asked_in_full_until_it_is_not_red(nights: Nights) -> None
     assert row(good).is_passed
 
 
+@pytest.mark.long
 def test_a_part_that_was_accepted_is_compared_with_full_nights(nights: Nights) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     wrong = tuple(range(0, 500, 5))
@@ -224,6 +234,7 @@ def test_a_part_that_was_accepted_is_compared_with_full_nights(nights: Nights) -
     assert (then.verdict, then.n_not_asked, then.n_common) == (Verdict.NOT_WORSE, None, red.n_common)
 
 
+@pytest.mark.long
 def test_a_part_without_its_plan_is_not_judged(nights: Nights) -> None:
     nights.night(numbers=MANY, gate=EARLY)
     nights.evaluate(numbers=MANY, question="Please say", gate=EARLY)
@@ -233,6 +244,7 @@ def test_a_part_without_its_plan_is_not_judged(nights: Nights) -> None:
     assert "of its samples were not asked, because a gate stopped it early by another plan; ask them: eval-dagster run" in str(left.reason)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gate", "files", "reason"),
     [
@@ -249,6 +261,7 @@ def test_what_cannot_stop_is_asked_in_full_with_the_reason(nights: Nights, gate:
     assert plans[-1]["reason"] == reason
 
 
+@pytest.mark.long
 def test_many_errors_do_not_stop_a_night(nights: Nights) -> None:
     nights.night(numbers=MANY[:300], gate=EARLY)
     raising = "if number % 4 == 0: raise ValueError('no answer')"
@@ -257,6 +270,7 @@ def test_many_errors_do_not_stop_a_night(nights: Nights) -> None:
     assert _asked(nights)["left"] == 300
 
 
+@pytest.mark.long
 def test_an_eval_that_needs_no_proof_of_its_own_stops_at_a_fall_alone(nights: Nights) -> None:
     gate = f"{EARLY}, critical: [right]"
     nights.night(numbers=MANY, gate=gate)
@@ -270,6 +284,7 @@ def test_an_eval_that_needs_no_proof_of_its_own_stops_at_a_fall_alone(nights: Ni
     assert {each.file.info.counts.get(NOT_ASKED) for each in files if each.stage == "task_metrics" and each.eval_name == "left"} != {None}
 
 
+@pytest.mark.long
 def test_a_fall_that_fresh_answers_have_to_confirm_stops_nothing(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval_dagster.gate.early_stop.answers_vary", lambda *_: True)
     nights.night(numbers=MANY[:300], gate=EARLY)
@@ -279,6 +294,7 @@ def test_a_fall_that_fresh_answers_have_to_confirm_stops_nothing(nights: Nights,
     assert _asked(nights)["left"] < 300
 
 
+@pytest.mark.long
 def test_a_metric_that_changed_since_the_baseline_is_asked_in_full(nights: Nights) -> None:
     nights.night(numbers=MANY[:300], gate=EARLY, metrics="Renamed, Words")
     source = nights.folder / "left.py"

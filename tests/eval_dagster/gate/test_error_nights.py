@@ -32,6 +32,7 @@ def _failing(condition: str) -> str:
     return SOME_FAIL.format(condition=condition)
 
 
+@pytest.mark.long
 def test_a_night_of_errors_is_red_everywhere(nights: Nights) -> None:
     nights.night(wrong=range(20))
     # Only samples that were wrong and two that were right are left: without the errors, all that is seen is an improvement.
@@ -61,6 +62,7 @@ def test_a_night_of_errors_is_red_everywhere(nights: Nights) -> None:
     assert (row(healthy).verdict, row(healthy).baseline_value) == (Verdict.NO_CHANGE_SEEN, 0.5)
 
 
+@pytest.mark.long
 def test_a_night_in_which_every_sample_is_an_error_is_red(nights: Nights) -> None:
     nights.night()
     result = nights.night(raising='raise ValueError("no answer")')
@@ -80,6 +82,7 @@ def test_a_first_night_of_errors_is_red_and_no_baseline(nights: Nights) -> None:
     assert row(second).verdict is Verdict.ERRORS
 
 
+@pytest.mark.long
 @few("errors, rate, verdict", [(3, 0.05, "errors"), (3, 0.08, "no change seen"), (2, 0.05, "no change seen")], kept=2)
 def test_the_suite_says_how_many_errors_are_too_many(nights: Nights, errors: int, rate: float, verdict: str) -> None:
     nights.night()
@@ -106,12 +109,14 @@ def test_errors_are_counted_against_the_anchor_and_among_all(nights: Nights) -> 
     assert verdicts == [Verdict.NO_CHANGE_SEEN, Verdict.ERRORS], "among what the last night could evaluate, there are only four more"
 
 
+@pytest.mark.long
 def test_errors_of_new_rows_count(nights: Nights) -> None:
     nights.night()
     found = row(nights.night(numbers=range(50), raising=_failing("number > 45")))
     assert (found.verdict, found.n_errors, found.n_evaluable) == (Verdict.ERRORS, 4, 50)
 
 
+@pytest.mark.long
 def test_a_suite_that_only_warns_does_not_fail(nights: Nights) -> None:
     nights.night()
     result = nights.night(raising='raise ValueError("no answer")', gate="severity: warn")

@@ -112,6 +112,7 @@ def test_the_simulated_verdicts_are_those_of_the_gate() -> None:
     assert reds > 3 * nights, "there is something to agree on"
 
 
+@pytest.mark.long
 def test_few_suites_turn_red_in_a_month_in_which_nothing_changed() -> None:
     year = simulate_year("last_passed", suites=60, nights=61, seed=11)
     previous = simulate_year("previous", suites=60, nights=61, seed=11)
@@ -121,6 +122,7 @@ def test_few_suites_turn_red_in_a_month_in_which_nothing_changed() -> None:
     assert year.red[1:].mean() < 0.05, "what is red by chance does not stay so"
 
 
+@pytest.mark.long
 def test_a_fall_is_found_and_stays_red() -> None:
     year = simulate_year("last_passed", suites=60, nights=25, seed=12, drop=lambda night: 0.1 if night >= 5 else 0.0)
     assert found_within(year, 5, 5) > 0.85

@@ -25,6 +25,7 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(tmp_path)
 
 
+@pytest.mark.long
 def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights: Nights) -> None:
     nights.evaluate(wrong=(1,))
     first = nights.judge()
@@ -59,6 +60,7 @@ def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights
     assert not third.is_failed
 
 
+@pytest.mark.long
 def test_severity_smallest_difference_and_metrics_are_the_suites(nights: Nights) -> None:
     nights.evaluate()
     nights.evaluate(wrong=range(10))
@@ -70,6 +72,7 @@ def test_severity_smallest_difference_and_metrics_are_the_suites(nights: Nights)
     assert row(everything).p_adjusted == pytest.approx(4 * 2 / 2**10)
 
 
+@pytest.mark.long
 def test_changed_prompts_rows_and_metrics_are_named(nights: Nights) -> None:
     nights.evaluate()
     nights.evaluate(question="Tell")
@@ -82,6 +85,7 @@ def test_changed_prompts_rows_and_metrics_are_named(nights: Nights) -> None:
     assert changes == [("Tell 77\n", 1.0, None), ("Tell 39\n", None, 1.0)]
 
 
+@pytest.mark.long
 @few(
     "later, cause",
     [
@@ -119,6 +123,7 @@ def test_a_trial_or_a_night_of_errors_between_two_nights_hides_no_regression(nig
     assert row(nights.judge()).n_common == 5, "a trial itself is compared with whatever is the newest"
 
 
+@pytest.mark.long
 def test_what_has_no_better_baseline_is_compared_with_a_trial(nights: Nights) -> None:
     nights.evaluate(numbers=range(5))
     nights.evaluate()
@@ -185,6 +190,7 @@ def test_a_model_that_fails_is_not_evaluated_and_takes_no_other_down(nights: Nig
         assert result.is_failed
 
 
+@pytest.mark.long
 def test_every_evaluation_is_written_down_with_how_it_ended(nights: Nights) -> None:
     nights.evaluate(models=["one", "two"])
     nights.evaluate(models=["one", "two"], function="elsewhere")
@@ -210,6 +216,7 @@ def test_every_evaluation_is_written_down_with_how_it_ended(nights: Nights) -> N
     assert (row(nights.judge(models="[two]"), model="two", metric=None).reason or "").startswith("failed at dataset_snapshot")
 
 
+@pytest.mark.long
 def test_what_was_not_evaluated_in_this_run_does_not_pass_for_it(nights: Nights) -> None:
     nights.evaluate()
     nights.evaluate(wrong=range(10))
@@ -228,6 +235,7 @@ ODD_CALLS_FAIL = """global calls
 """
 
 
+@pytest.mark.long
 def test_what_several_texts_of_a_prompt_differ_by_is_no_change(nights: Nights) -> None:
     nights.evaluate(texts=2, raising=ODD_CALLS_FAIL.format(upto=40))
     nights.evaluate(texts=2, raising=ODD_CALLS_FAIL.format(upto=40), wrong=range(4))
@@ -239,6 +247,7 @@ def test_what_several_texts_of_a_prompt_differ_by_is_no_change(nights: Nights) -
     assert row(nights.judge(texts=2), "right").noise_floor is None, "one text a prompt, always answered from the cache"
 
 
+@pytest.mark.long
 def test_runs_of_the_same_versions_tell_the_noise_where_there_is_one_text(nights: Nights) -> None:
     nights.evaluate(wrong=range(30))
     drawn = """Path = __import__("pathlib").Path
@@ -309,6 +318,7 @@ def test_damaged_and_removed_files_spoil_their_own_comparison_alone(nights: Nigh
     assert row(nights.judge(), "right").verdict is Verdict.NO_CHANGE_SEEN
 
 
+@pytest.mark.long
 def test_deleted_scores_are_made_again_and_compared(nights: Nights) -> None:
     """As the message on a damaged file advises: delete it, and run again."""
     nights.night()

@@ -35,6 +35,7 @@ def _of_left(result: GateResult) -> tuple[Verdict, float | None]:
     return found.verdict, found.baseline_value
 
 
+@pytest.mark.long
 def test_a_regression_stays_red_until_it_is_fixed(nights: Nights, upgrade: Callable[[str], None]) -> None:
     first = nights.night()
     assert [(each.verdict, each.is_passed) for each in first.regressions] == [(Verdict.FIRST_RESULT, True)] * 2
@@ -57,6 +58,7 @@ def test_a_regression_stays_red_until_it_is_fixed(nights: Nights, upgrade: Calla
     assert _of_left(nights.night(wrong=range(12, 40))) == (REGRESSED, 1.0)
 
 
+@pytest.mark.long
 def test_a_small_regression_does_not_go_green_by_luck(nights: Nights) -> None:
     nights.night()
     assert _of_left(nights.night(wrong=range(10))) == (REGRESSED, 1.0)
@@ -67,6 +69,7 @@ def test_a_small_regression_does_not_go_green_by_luck(nights: Nights) -> None:
     assert "not significantly better since" in (row(lucky).reason or "")
 
 
+@pytest.mark.long
 def test_a_part_of_the_way_back_is_green_where_it_is_significant(nights: Nights) -> None:
     nights.night(wrong=[0])
     nights.night(wrong=range(30))
@@ -81,6 +84,7 @@ def test_what_is_as_good_as_before_within_the_smallest_difference_is_green(night
     assert row(nights.night(wrong=range(10), gate="smallest_difference: 0.3")).verdict is SAME, "the suite says otherwise"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "between",
     [
@@ -103,6 +107,7 @@ def test_a_night_that_says_nothing_forgets_nothing(nights: Nights, between: dict
         assert row(nights.night(wrong=range(12))).verdict is REGRESSED
 
 
+@pytest.mark.long
 def test_a_regression_stays_red_while_its_evaluation_fails(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(10))
@@ -145,6 +150,7 @@ def test_a_regression_outlives_a_renamed_metric(nights: Nights) -> None:
     assert row(nights.night(wrong=range(12), metric="Renamed"), metric="renamed").verdict is REGRESSED
 
 
+@pytest.mark.long
 def test_a_trial_becomes_no_baseline(nights: Nights) -> None:
     nights.night()
     trial = nights.night(numbers=range(5), wrong=range(1))
@@ -174,6 +180,7 @@ def test_ten_nights_of_a_slow_fall_are_found(nights: Nights) -> None:
     assert row(recovered).verdict is SAME
 
 
+@pytest.mark.long
 def test_an_improvement_that_is_accepted_moves_the_anchor(nights: Nights) -> None:
     nights.night(wrong=range(20))
     improved = nights.night()
@@ -223,6 +230,7 @@ def test_a_green_result_that_is_named_becomes_the_anchor(nights: Nights) -> None
     assert row(nights.night(wrong=range(6))).anchor_value == 36 / 40
 
 
+@pytest.mark.long
 def test_a_damaged_judgement_is_passed_over(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(12))

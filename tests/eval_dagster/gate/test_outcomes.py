@@ -47,6 +47,7 @@ def test_a_suite_of_which_a_part_was_not_evaluated_is_incomplete(nights: Nights)
     assert nights.night(models=["one", "two"]).outcome is Outcome.PASSED
 
 
+@pytest.mark.long
 @few("require, is_green", [("all", False), ("0.5", True), ("0.51", False), ("[right]", False), ("1.0", False)], kept=2)
 def test_what_a_suite_requires(nights: Nights, require: str, *, is_green: bool) -> None:
     nights.night(models=["one", "two"])
@@ -55,6 +56,7 @@ def test_what_a_suite_requires(nights: Nights, require: str, *, is_green: bool) 
     assert len(result.gaps) == 2
 
 
+@pytest.mark.long
 def test_named_evals_are_required_alone(nights: Nights) -> None:
     nights.night()
     nights.evaluate(evals=["right"])
@@ -65,6 +67,7 @@ def test_named_evals_are_required_alone(nights: Nights) -> None:
         assert result.outcome is outcome
 
 
+@pytest.mark.long
 def test_a_suite_that_has_judged_nothing_does_not_pass_whatever_it_requires(nights: Nights) -> None:
     nights.night()
     result = nights.night(gate="require: 0.001", **BROKEN)
@@ -72,6 +75,7 @@ def test_a_suite_that_has_judged_nothing_does_not_pass_whatever_it_requires(nigh
     assert nights.judge(models="[two]", baseline="two").outcome is Outcome.INCOMPLETE, "it would be compared with itself"
 
 
+@pytest.mark.long
 def test_what_is_red_stays_red_beside_what_was_not_judged(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(12))
@@ -104,6 +108,7 @@ def test_an_accepted_gap_says_so_and_is_green_until_it_is_judged_again(nights: N
     assert nights.night(models=["one", "two"], **BROKEN).outcome is Outcome.INCOMPLETE, "the gap was closed"
 
 
+@pytest.mark.long
 def test_green_results_beside_an_accepted_gap_keep_their_anchor(nights: Nights) -> None:
     nights.night()
     nights.evaluate(evals=["right"])
@@ -115,6 +120,7 @@ def test_green_results_beside_an_accepted_gap_keep_their_anchor(nights: Nights) 
         accept(nights.project().lake, "nightly", evals=[], models=["one"], by="me", why="once more")
 
 
+@pytest.mark.long
 def test_a_suite_of_accepted_gaps_alone_has_judged_nothing(nights: Nights) -> None:
     nights.night()
     nights.night(**BROKEN)
@@ -154,6 +160,7 @@ def test_the_same_scores_as_in_a_night_that_could_not_be_judged_are_no_better(ni
     assert row(nights.night(numbers=[1])).verdict is SAME, "these are the scores of the baseline"
 
 
+@pytest.mark.long
 def test_a_new_metric_scores_the_answers_of_the_baseline_and_one_that_is_gone_is_a_gap(nights: Nights) -> None:
     nights.night()
     result = nights.night(metric="Renamed")
@@ -164,6 +171,7 @@ def test_a_new_metric_scores_the_answers_of_the_baseline_and_one_that_is_gone_is
     assert verdicts(nights.night(metric="Renamed")) == [SAME, SAME]
 
 
+@pytest.mark.long
 def test_the_outcome_is_kept_and_queried(nights: Nights) -> None:
     lake = nights.project().lake
     nights.night()
@@ -174,6 +182,7 @@ def test_the_outcome_is_kept_and_queried(nights: Nights) -> None:
     assert [tuple(each.values()) for each in rows] == [("first results", "first result", 2), ("incomplete", "not evaluated", 2)]
 
 
+@pytest.mark.long
 def test_judgements_of_earlier_versions_are_read_as_what_they_mean_now(nights: Nights) -> None:
     """They have no outcome, and one verdict for all that was not compared."""
     lake = nights.project().lake

@@ -24,6 +24,7 @@ def planned(nights: Nights, fall: float = 0.02) -> dict[str, Planned]:
     return {row.eval: row for row in plan_samples(project, "nightly", fall)[0]}
 
 
+@pytest.mark.long
 def test_flips_are_those_between_states(nights: Nights) -> None:
     nights.evaluate(numbers=MANY, wrong=range(10))
     alone = planned(nights)["left"]
@@ -44,6 +45,7 @@ def test_flips_are_those_between_states(nights: Nights) -> None:
     assert "one state so far" in str(rows["right"].reason), "the other eval has not changed"
 
 
+@pytest.mark.long
 def test_the_table_says_what_is_not_planned(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     nights.evaluate(evals=["left"], numbers=MANY, wrong=range(10))
     nights.evaluate(evals=["left"], numbers=MANY, wrong=range(3, 12))
@@ -55,6 +57,7 @@ def test_the_table_says_what_is_not_planned(nights: Nights, capsys: pytest.Captu
     assert "to see 2" in printed.out
 
 
+@pytest.mark.long
 def test_limits_use_the_budget_for_the_smallest_fall() -> None:
     shared = {"model": "m", "metric": "accuracy", "samples": 500, "width": 1.0, "seconds": 0.1}
     rows = [

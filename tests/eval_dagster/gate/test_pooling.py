@@ -75,6 +75,7 @@ def times(rows: Sequence[Regression]) -> tuple[datetime | None, ...]:
     return tuple(each.materialized_at for each in rows)
 
 
+@pytest.mark.long
 def test_quiet_states_are_the_baseline_of_a_proof_together(nights: FlippingNights) -> None:
     rows = [nights.night() for _ in range(8)]
     assert [len(each.pooled_baseline) for each in rows] == [0, 0, 2, 3, 4, 5, 6, 7]
@@ -102,6 +103,7 @@ def test_quiet_states_are_the_baseline_of_a_proof_together(nights: FlippingNight
     assert (tuple(stored["pooled_baseline"]), stored["pooled_anchor"]) == (times(rows), [])
 
 
+@pytest.mark.long
 def test_the_policy_says_how_many_states(nights: FlippingNights) -> None:
     rows = [nights.night() for _ in range(4)]
     nights.ask()
@@ -110,6 +112,7 @@ def test_the_policy_says_how_many_states(nights: FlippingNights) -> None:
     assert (two.pooled_baseline, two.pooled_anchor) == (times(rows[2:]), times(rows[:2])), "a drift is not averaged away"
 
 
+@pytest.mark.long
 def test_a_changed_prompt_ends_the_pool(nights: FlippingNights) -> None:
     rows = [nights.night(question=question) for question in ("Say", "Say", "Please say", "Say", "Say")]
     last = nights.night()
@@ -119,6 +122,7 @@ def test_a_changed_prompt_ends_the_pool(nights: FlippingNights) -> None:
     assert nights.night(version=2).pooled_baseline == (), "and is alone then"
 
 
+@pytest.mark.long
 def test_a_red_state_is_not_pooled(nights: FlippingNights) -> None:
     rows = [nights.night() for _ in range(2)]
     red = nights.night(wrong=range(100, 160))
@@ -128,6 +132,7 @@ def test_a_red_state_is_not_pooled(nights: FlippingNights) -> None:
     assert nights.night().pooled_baseline == times(rows)
 
 
+@pytest.mark.long
 def test_a_state_that_was_not_judged_or_is_red_elsewhere_is_not_pooled(nights: FlippingNights, monkeypatch: pytest.MonkeyPatch) -> None:
     weekly = "  weekly: {{evals: [left, right], models: [one]}}\n"
     monkeypatch.setattr("judged_project.CONFIG", f"{dedent(CONFIG).rstrip()}\n{weekly}")
@@ -143,6 +148,7 @@ def test_a_state_that_was_not_judged_or_is_red_elsewhere_is_not_pooled(nights: F
     assert rows[1].materialized_at not in nights.judge().pooled_baseline
 
 
+@pytest.mark.long
 def test_states_of_another_scorer_or_an_import_are_not_pooled(nights: FlippingNights) -> None:
     rows = [nights.night() for _ in range(3)]
     nights.ask()

@@ -24,6 +24,7 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(tmp_path)
 
 
+@pytest.mark.long
 def test_a_quiet_night_is_proven_where_there_are_enough_samples(nights: Nights) -> None:
     nights.night(numbers=MANY)
     result = nights.night(numbers=MANY, question="Please say")
@@ -41,6 +42,7 @@ def test_a_quiet_night_is_proven_where_there_are_enough_samples(nights: Nights) 
     assert row(third).baseline_materialized_at == left.materialized_at, "a proven state is the baseline of later ones"
 
 
+@pytest.mark.long
 def test_the_margin_of_an_eval_decides(nights: Nights) -> None:
     nights.night(numbers=MANY)
     policy = "margin: {right: 0.1}, require_proof: true"
@@ -66,6 +68,7 @@ def not_proven(nights: Nights) -> GateResult:
     return nights.night(numbers=MANY, question="Please say", gate="require_proof: true")
 
 
+@pytest.mark.long
 def test_a_suite_that_demands_a_proof_fails_without_it(nights: Nights) -> None:
     result = not_proven(nights)
     assert (result.outcome, result.is_failed, tone(result)) == (Outcome.NOT_PROVEN, True, Tone.BAD)
@@ -76,6 +79,7 @@ def test_a_suite_that_demands_a_proof_fails_without_it(nights: Nights) -> None:
     assert read.outcome is Outcome.NOT_PROVEN
 
 
+@pytest.mark.long
 def test_every_place_says_what_is_not_proven(nights: Nights) -> None:
     result = not_proven(nights)
     xml = junit_xml(result)
@@ -90,6 +94,7 @@ def test_every_place_says_what_is_not_proven(nights: Nights) -> None:
     assert "Next: eval-dagster sql" in body
 
 
+@pytest.mark.long
 def test_small_falls_that_add_up_are_not_proven_against_the_anchor(nights: Nights) -> None:
     numbers = tuple(range(400))
     nights.night(numbers=numbers)
@@ -103,12 +108,14 @@ def test_small_falls_that_add_up_are_not_proven_against_the_anchor(nights: Night
     assert proof_text(second).startswith("may be worse by 0.03: p = ")
 
 
+@pytest.mark.long
 def test_errors_are_falls_for_a_proof(nights: Nights) -> None:
     nights.night(numbers=MANY)
     few = row(nights.night(numbers=MANY, raising="if number < 6: raise ValueError('odd')"))
     assert (few.verdict, few.is_proven, few.difference) == (SAME, False, 0)
 
 
+@pytest.mark.long
 def test_what_is_red_or_has_risen(nights: Nights) -> None:
     nights.night(numbers=MANY, wrong=range(30))
     better = row(nights.night(numbers=MANY))
@@ -117,6 +124,7 @@ def test_what_is_red_or_has_risen(nights: Nights) -> None:
     assert (worse.verdict, worse.is_proven) == (Verdict.REGRESSED, False)
 
 
+@pytest.mark.long
 def test_a_metric_without_a_range_has_no_margin_unless_it_is_set(nights: Nights) -> None:
     words = {"numbers": MANY, "metric": "Words", "words": "2.0"}
     nights.night(**words)
@@ -129,6 +137,7 @@ def test_a_metric_without_a_range_has_no_margin_unless_it_is_set(nights: Nights)
     assert "the range of the metric is not known" in str(found.unproven_reason)
 
 
+@pytest.mark.long
 def test_others_than_critical_evals_are_proven_by_their_mean(nights: Nights) -> None:
     numbers = tuple(range(400))
     nights.night(numbers=numbers)
@@ -152,6 +161,7 @@ def test_a_margin_that_is_no_fall_is_refused(nights: Nights, margin: str, what: 
         nights.judge(gate=f"margin: {margin}")
 
 
+@pytest.mark.long
 def test_without_its_anchor_nothing_is_proven(nights: Nights) -> None:
     numbers = tuple(range(400))
     nights.night(numbers=numbers)
@@ -164,6 +174,7 @@ def test_without_its_anchor_nothing_is_proven(nights: Nights) -> None:
     assert "the anchor of" in str(found.unproven_reason)
 
 
+@pytest.mark.long
 def test_a_critical_eval_that_was_not_judged_is_not_proven(nights: Nights) -> None:
     nights.night(numbers=MANY)
     nights.evaluate(evals=["right"])
@@ -178,6 +189,7 @@ def test_a_critical_eval_that_was_not_judged_is_not_proven(nights: Nights) -> No
     assert "left on one (not evaluated)" in verdict_line(result)
 
 
+@pytest.mark.long
 def test_evals_without_a_margin_are_named(nights: Nights) -> None:
     words = {"numbers": tuple(range(40)), "metric": "Words", "words": "2.0"}
     nights.night(**words)

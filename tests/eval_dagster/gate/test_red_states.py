@@ -77,6 +77,7 @@ def test_an_improvement_that_was_lost_again_stays_red_though_the_anchor_was_no_b
     assert row(nights.night(wrong=[0])).verdict is SAME
 
 
+@pytest.mark.long
 def test_rows_that_go_a_few_a_night_are_missed(nights: Nights) -> None:
     nights.night(numbers=range(20))
     assert row(nights.night(numbers=range(13))).verdict is SAME
@@ -114,12 +115,14 @@ def test_what_regressed_on_few_samples_stays_red_until_these_are_better(nights: 
         assert better.reason == "only 13 of the 40 samples of the baseline have a value now; expected at least half of them"
 
 
+@pytest.mark.long
 def test_few_samples_end_nothing_that_was_seen_on_more(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(12))
     assert row(nights.night(wrong=range(12), numbers=range(20, 25))).verdict is REGRESSED
 
 
+@pytest.mark.long
 def test_a_state_without_a_value_cannot_be_accepted(nights: Nights) -> None:
     nights.night()
     nights.night(raising=ERRORS)
@@ -127,6 +130,7 @@ def test_a_state_without_a_value_cannot_be_accepted(nights: Nights) -> None:
         accept(nights.project().lake, "nightly", evals=[], models=[], by="me", why="x")
 
 
+@pytest.mark.long
 def test_accept_without_names_takes_what_is_red_alone(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(12))
@@ -138,6 +142,7 @@ def test_accept_without_names_takes_what_is_red_alone(nights: Nights) -> None:
     assert [each.eval for each in accepted] == ["left"]
 
 
+@pytest.mark.long
 def test_what_has_a_baseline_without_any_value_is_a_start(nights: Nights) -> None:
     nights.evaluate(raising=ERRORS)
     healthy = row(nights.night())
@@ -153,6 +158,7 @@ def test_a_first_judgement_without_a_result_hides_no_earlier_one(nights: Nights,
     assert row(nights.night(wrong=range(12))).verdict is REGRESSED
 
 
+@pytest.mark.long
 def test_a_night_of_errors_spends_no_share_of_the_false_alarms(nights: Nights) -> None:
     nights.night()
     assert nights.night(raising=ERRORS, evals=("left",)).level == 0.0

@@ -18,6 +18,7 @@ def nights(tmp_path: Path) -> Nights:
     return Nights(tmp_path)
 
 
+@pytest.mark.long
 def test_another_scale_hides_no_fall(nights: Nights) -> None:
     nights.night(words=SCORED, metric="Words", wrong=range(4))
     result = nights.night(words=SCALED, metric="Words", wrong=range(32))
@@ -33,6 +34,7 @@ def test_another_scale_is_no_rise(nights: Nights) -> None:
     assert (found.verdict, found.difference, found.stored_baseline_value) == (Verdict.NO_CHANGE_SEEN, 0, 0.9)
 
 
+@pytest.mark.long
 def test_a_turned_direction_hides_no_fall(nights: Nights) -> None:
     nights.night(words=SCORED, metric="Words", wrong=range(2))
     found = row(nights.night(words=ERROR, metric="Words", wrong=range(40), higher=False), metric="words")

@@ -31,6 +31,7 @@ def _rows(reader: CatalogReader, query: str) -> list[dict[str, Any]]:
         return state.rows(query)
 
 
+@pytest.mark.long
 def test_pages_show_how_many_samples_were_asked(nights: Nights) -> None:
     reader = CatalogReader(nights.project().lake)
     client = TestClient(application(reader), base_url="http://127.0.0.1:4000")

@@ -58,6 +58,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path / "home")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [ZSTANDARD, DEFLATE, STORED])
 def test_a_log_becomes_rows_of_all_relations_whatever_its_packing(lake: Lake, tmp_path: Path, method: int) -> None:
     tools = [ToolUse(name="add", arguments={"x": 1, "y": 2}, result="3"), ToolUse(name="add", arguments={"x": 3}, error="y is missing")]
@@ -135,6 +136,7 @@ def test_a_header_with_numbers_that_json_has_not_is_read(lake: Lake, tmp_path: P
     assert (found.state, found.answers, found.errors) == ("imported", 1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("config", "created"),
     [
@@ -228,6 +230,7 @@ def test_epochs_are_answers_to_one_sample_that_are_not_independent(lake: Lake, t
     assert _rows(lake, "select count(*) as n from scores join samples on source_id = samples.sample_id") == [{"n": 60}]
 
 
+@pytest.mark.long
 def test_logs_are_results_in_the_order_of_their_times_however_they_come(lake: Lake, tmp_path: Path) -> None:
     paths = [_night(tmp_path, day, right) for day, right in ((1, 80), (2, 79), (3, 40))]
     for path in (paths[2], paths[0], paths[1]):
@@ -241,6 +244,7 @@ def test_logs_are_results_in_the_order_of_their_times_however_they_come(lake: La
     assert found.causes == ()
 
 
+@pytest.mark.long
 def test_what_differs_between_logs_is_named(lake: Lake, tmp_path: Path) -> None:
     _night(tmp_path, 1, 80)
     _night(tmp_path, 2, 80, packages={"inspect_ai": "0.3.999"})
@@ -263,6 +267,7 @@ def test_arguments_of_a_task_make_another_eval(lake: Lake, tmp_path: Path) -> No
     assert (found.log.eval, found.log.model) == ("arc.challenge-true.shots-5", "openai_gpt-4o")
 
 
+@pytest.mark.long
 def test_an_evaluation_that_was_killed_is_imported_and_replaced_when_it_has_ended(lake: Lake, tmp_path: Path) -> None:
     samples = [log_sample(i, "x", scores={"match": "C"}) for i in range(4)]
     path = tmp_path / "one.eval"
@@ -299,6 +304,7 @@ def test_a_result_is_replaced_after_the_new_one_is_published(lake: Lake, tmp_pat
     assert [row["n"] for row in _rows(lake, "metrics_history")] == [4]
 
 
+@pytest.mark.long
 def test_a_gate_judges_a_log_again_when_it_has_ended(tmp_path: Path) -> None:
     suite = "suites:\n  nightly: {evals: [addition], models: [mock_m]}\n"
     imported = "models:\n  mock_m: {backend: imported}\nevals:\n  addition: {task: imported}\n"
@@ -339,6 +345,7 @@ def test_the_latest_of_several_states_of_a_log_is_imported_once(lake: Lake, tmp_
     assert [(row["n"], row["value"]) for row in _rows(lake, "metrics_history")] == [(4, 0.0)]
 
 
+@pytest.mark.long
 def test_one_damaged_log_or_sample_does_not_affect_the_others(lake: Lake, tmp_path: Path) -> None:
     good, cut = _night(tmp_path, 1, 50), _night(tmp_path, 2, 50)
     cut.write_bytes(cut.read_bytes()[:-200])
@@ -431,6 +438,7 @@ def test_own_and_imported_evals_and_models_are_no_pairs(tmp_path: Path) -> None:
         project.select(evals=["mine"], models=["mock_m"])
 
 
+@pytest.mark.long
 def test_results_that_gc_deleted_are_not_imported_again(tmp_path: Path) -> None:
     (tmp_path / "evals.yaml").write_text("models:\n  mock_m: {backend: imported}\nevals:\n  addition: {task: imported}\n")
     lake = Lake(tmp_path / "home")
@@ -499,6 +507,7 @@ def _commands(folder: Path) -> tuple[Path, Path]:
     return folder / "logs", config
 
 
+@pytest.mark.long
 def test_commands_show_imported_results(tmp_path: Path) -> None:
     logs, config = _commands(tmp_path)
     text = config.read_text()

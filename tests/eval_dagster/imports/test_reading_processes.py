@@ -62,6 +62,7 @@ def _files(lake: Lake, table: str) -> list[Path]:
     return list((lake.root / table).rglob("*.parquet"))
 
 
+@pytest.mark.long
 def test_the_tables_are_equal_whatever_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _log(tmp_path / "many.eval", 900)
     with zipfile.ZipFile(path) as archive:
@@ -89,6 +90,7 @@ def test_the_tables_are_equal_whatever_the_number_of_processes(tmp_path: Path, m
         assert all(table.equals(alone) for table, alone in zip(tables, found[0][0], strict=True))
 
 
+@pytest.mark.long
 def test_a_killed_process_fails_its_log_alone_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch, 2)
     first, second = (_log(tmp_path / f"{day}.eval", 800, day=day) for day in (1, 2))
@@ -114,6 +116,7 @@ def test_a_killed_process_fails_its_log_alone_and_leaves_nothing(tmp_path: Path,
     assert [each.state for each in _imported(lake, first, second)] == ["imported", "known"]
 
 
+@pytest.mark.long
 def test_a_call_is_made_here_if_its_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _use(monkeypatch, 2)
     with Processes() as processes:
@@ -171,6 +174,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_another_process_leaves_interrupts_to_the_first_and_ends_with_it(tmp_path: Path) -> None:
     script, path = tmp_path / "read.py", _log(tmp_path / "one.eval", 5)
     script.write_text(_READS_AND_WAITS)

@@ -275,6 +275,7 @@ def play(folder: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -
     assert had_packs or player._packs(), "a lake of so many files has packs"
 
 
+@pytest.mark.long
 @few("table", [*NATIVE_TABLES, "scores", "prompts"], kept=["scores", NATIVE_TABLES[0]])
 def test_a_column_goes_with_the_last_file_that_has_it(table: str, tmp_path: Path) -> None:
     lake = Lake(tmp_path)

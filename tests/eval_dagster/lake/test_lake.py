@@ -162,6 +162,7 @@ def test_a_catalog_open_for_writing_elsewhere_is_said_so(tmp_path: Path) -> None
             connect(lake)
 
 
+@pytest.mark.long
 def test_the_state_of_a_past_day_is_kept(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     _write(lake, 0.0)

@@ -102,6 +102,7 @@ def place(evaluated: Place) -> Place:
     return evaluated
 
 
+@pytest.mark.long
 def test_chat_templates_do_not_keep_models_from_being_ranked(place: Place) -> None:
     assert place.board() == [("plain", 1, None, 8), ("third", 1, None, 8), ("chat", 3, None, 8)]
     prompts = read_rows(place.project().lake, "select distinct prompt_version from prompts")
@@ -176,6 +177,7 @@ def test_a_part_of_the_leaderboard(cli: Run) -> None:
     assert "without --suite" in cli("leaderboard", "--all", "--model", "chat", status=2)
 
 
+@pytest.mark.long
 def test_a_result_that_a_newer_run_did_not_replace_is_marked(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     def marks() -> dict[str, str | None]:
         return {row["model"]: row["newer_attempt"] for row in read_rows(place.project().lake, "select * from leaderboard")}

@@ -123,6 +123,7 @@ def test_signal_to_noise_is_the_spread_of_models_over_the_noise_of_the_last_step
         assert row["signal_to_noise"] == pytest.approx(signal / noise)
 
 
+@pytest.mark.long
 def test_a_short_run_or_a_single_model_has_no_signal_to_noise(tmp_path: Path) -> None:
     nine, ten = curve(tmp_path / "a", [0.1 * place for place in range(1, 10)]), curve(tmp_path / "b", [0.05 * n for n in range(1, 11)])
     assert (nine[0]["noise"], nine[0]["signal"], nine[0]["signal_to_noise"]) == (None, None, None)

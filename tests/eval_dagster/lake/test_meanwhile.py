@@ -67,6 +67,7 @@ def test_a_file_that_goes_before_it_is_queried_costs_no_verification(lake: Lake,
     assert asked == []
 
 
+@pytest.mark.long
 def test_files_that_count_as_deleted_do_so_after_a_failure(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     write(lake, "a", "stays")
     going = write(lake, "b", "goes")

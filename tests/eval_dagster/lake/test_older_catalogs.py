@@ -96,6 +96,7 @@ def test_pages_read_a_catalog_of_format_5(lake: Lake, expected: list[tuple[float
         reader.close()
 
 
+@pytest.mark.long
 def test_the_catalog_of_a_past_day_stays_readable(lake: Lake, expected: list[tuple[float, str]]) -> None:
     past = lake.home / "catalogs" / f"{NIGHT}.duckdb"
     past.parent.mkdir()
@@ -116,6 +117,7 @@ def test_a_past_day_with_a_deleted_file_is_read_but_for_that(lake: Lake, expecte
         read_rows(lake, HISTORY, past=past)
 
 
+@pytest.mark.long
 def test_a_catalog_of_format_5_is_made_again(lake: Lake, expected: list[tuple[float, str]]) -> None:
     assert refresh(lake)
     assert read_rows(lake, "select version from internal._catalog_format") == [{"version": relations.FORMAT}]
@@ -162,6 +164,7 @@ def test_a_catalog_is_not_opened_where_other_files_can_be_read(lake: Lake, monke
         connect(lake)
 
 
+@pytest.mark.long
 def test_views_and_macros_call_what_duckdb_1_knows(lake: Lake, expected: list[tuple[float, str]]) -> None:
     """DuckDB 2 keeps `if(...)` as the call of a function that version 1 has not, and other programs may be of version 1."""
     refresh(lake)

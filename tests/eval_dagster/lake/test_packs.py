@@ -94,6 +94,7 @@ def test_a_lost_pack_is_made_again(lake: Lake) -> None:
     assert len(packs_of(lake)) == 1
 
 
+@pytest.mark.long
 def test_a_copied_home_keeps_its_packs(lake: Lake, tmp_path: Path) -> None:
     shutil.copytree(lake.home, tmp_path / "copy", copy_function=shutil.copyfile)
     copy = Lake(tmp_path / "copy")

@@ -119,6 +119,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return _run(tmp_path_factory.mktemp("samples"), evals=EVALS).lake
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("eval_name", EVALS)
 def test_a_correct_answer_is_no_confident_error_however_choices_are_written(lake: Lake, eval_name: str) -> None:
     shown = read_rows(lake, f"select * from confident_errors where eval = '{eval_name}'")
@@ -215,6 +216,7 @@ def test_pandas_reads_the_folder_of_a_table(lake: Lake, table: str) -> None:
         assert len(frame.query("eval == 'pets' and model == 'weak'")) == len(frame.query("eval == 'pets'")) / 2
 
 
+@pytest.mark.long
 def test_an_error_stands_with_its_prompt_and_a_score_with_the_one_that_was_scored(tmp_path: Path) -> None:
     broken = "if 'cow' in request.prompt: raise ValueError('no idea')"
     project = _run(tmp_path, evals=("pets",), raising=broken)

@@ -69,6 +69,7 @@ def test_values_stay_in_their_bounds(metric: type[LoglikelihoodMetric], response
     assert IN_BOUNDS[metric](calculate(metric, response))
 
 
+@pytest.mark.long
 @every_metric
 @given(response=responses(), data=st.data())
 def test_the_order_of_the_choices_does_not_matter(metric: type[LoglikelihoodMetric], response: Loglikelihood, data: st.DataObject) -> None:
@@ -78,6 +79,7 @@ def test_the_order_of_the_choices_does_not_matter(metric: type[LoglikelihoodMetr
     assert calculate(metric, response) == calculate(metric, permuted(response, order))
 
 
+@pytest.mark.long
 @every_metric
 @given(response=responses(), data=st.data())
 def test_the_order_of_equal_choices_does_not_matter(
@@ -105,6 +107,7 @@ def test_defect_3_equal_texts_are_as_good_as_different_ones(metric: type[Loglike
     assert calculate(metric, twins) == calculate(metric, response)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", [AccuracyLoglikelihood, AccuracyNormLoglikelihood, TernaryScore, BitsPerByteLoglikelihood])
 @given(response=responses(), data=st.data())
 def test_defect_3_a_repeated_choice_changes_no_decision(

@@ -85,6 +85,7 @@ def test_a_program_has_the_memory_of_its_metric_and_no_more() -> None:
     assert Quick().calculate(answer("    held = bytearray(2**30)\n    return 2 * x")) == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_isolated")
 def test_a_program_has_the_time_of_its_metric_and_no_more() -> None:
     slow = answer("    import time\n    time.sleep(1.5)\n    return 2 * x")

@@ -103,6 +103,7 @@ def test_outside_of_a_score_nothing_is_kept() -> None:
     assert score.explanation is None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_sandbox")
 def test_the_end_of_a_program() -> None:
     def run(text: str) -> str:

@@ -102,6 +102,7 @@ class Hurried(MathEqual):
     TIMEOUT_S = 1.0
 
 
+@pytest.mark.long
 def test_what_takes_too_long_is_wrong_and_hurts_no_other() -> None:
     tower = Completion(completion_text=r"\boxed{9^{9^{9^{9^{9}}}}}", ground_truths=["5"])
     assert Hurried().calculate(tower) == 0
@@ -127,6 +128,7 @@ def test_a_busy_machine_makes_no_right_answer_wrong() -> None:
     assert took > Hurried.TIMEOUT_S
 
 
+@pytest.mark.long
 def test_a_worker_that_the_machine_ends_is_a_failure_of_the_machine_and_not_of_the_answer() -> None:
     endless = Completion(completion_text=r"\boxed{9^{9^{9^{9^{9}}}}}", ground_truths=["5"])
     assert value("2/4", "1/2") == 1
@@ -148,6 +150,7 @@ def test_a_worker_that_died_is_started_anew() -> None:
     assert [value("2/4", "1/2"), value("2/3", "1/2")] == [1, 0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", ["eval_dagster.metrics.math_equal._WORKER", "sys.executable"])
 def test_a_worker_that_does_not_start_is_a_failure_of_the_machine(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     math_equal._worker.stop()

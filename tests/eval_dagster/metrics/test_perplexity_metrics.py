@@ -117,6 +117,7 @@ def test_what_cannot_be_counted_raises() -> None:
 TEXTS = st.lists(st.tuples(st.floats(-200, 0), st.text(min_size=1), st.integers(1, 9)).map(lambda parts: text(*parts)), min_size=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", EVERY)
 @given(texts=TEXTS, data=st.data())
 def test_bounds_and_invariances(metric: type[CorpusPerplexityMetric], texts: list[Loglikelihood], data: st.DataObject) -> None:

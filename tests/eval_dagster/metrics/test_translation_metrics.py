@@ -141,6 +141,7 @@ WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "Cat", "été", "你好",
 PAIRS = st.lists(st.tuples(WORDS, st.lists(WORDS, min_size=2, max_size=2)), min_size=1, max_size=5)
 
 
+@pytest.mark.long
 @given(pairs=PAIRS, data=st.data())
 def test_sacrebleu_finds_the_same_for_the_whole_corpus(pairs: list[Pair], data: st.DataObject) -> None:
     texts, references = [text for text, _ in pairs], [list(column) for column in zip(*(truths for _, truths in pairs), strict=True)]

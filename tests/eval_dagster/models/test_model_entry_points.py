@@ -135,6 +135,7 @@ def test_a_broken_backend_is_named_once_and_other_models_stay_usable(
     opened.check(["sums"], ["sevens"])
 
 
+@pytest.mark.long
 def test_the_models_of_other_backends_are_evaluated(install: Install, tmp_path: Path) -> None:
     install(*BROKEN["import"][:2])
     results = outcomes(project(tmp_path))
@@ -217,6 +218,7 @@ def test_no_package_replaces_a_backend_of_this_one(install: Install, tmp_path: P
     assert type(handle) is ScriptedHandle
 
 
+@pytest.mark.long
 def test_a_backend_that_two_packages_register_is_used_of_neither(install: Install, tmp_path: Path) -> None:
     install(BACKEND, "parrots:Parrot")
     install(BACKEND, "parrots:Other", package="cockatoos")

@@ -115,6 +115,7 @@ def test_texts_equal_those_of_generate(kind: str, caplog: pytest.LogCaptureFixtu
     assert len({response.text for response in responses}) > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", OTHERS)
 def test_models_with_another_memory_generate_in_padded_batches_and_say_so(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     network = network_of(kind)
@@ -127,6 +128,7 @@ def test_models_with_another_memory_generate_in_padded_batches_and_say_so(kind: 
     assert type(network).__name__ in message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rounding_of_few_digits_is_no_reason_to_do_without(dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
     # Of a depth at which bfloat16 is far off by rounding alone.
@@ -433,6 +435,7 @@ def test_a_request_that_fails_fails_alone(where: str) -> None:
             assert response.output_tokens == right.output_tokens
 
 
+@pytest.mark.long
 def test_no_text_is_lost_or_given_twice_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     how = {"stop_sequences": ("e", "o"), "temperature": 0.9, "num_samples": 2}
     expected = respond(engine_of(network_of("llama")), requests_with(**how))

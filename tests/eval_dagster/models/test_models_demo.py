@@ -38,6 +38,7 @@ def test_the_gguf_file_is_converted_once(demo_handle: TransformersHandle, demo_m
     assert sorted(path.suffix for path in folder.parent.iterdir() if path.name != "digests.json") == sorted([folder.suffix, ".lock"])
 
 
+@pytest.mark.long
 def test_the_chat_template_of_the_gguf_file(demo_handle: TransformersHandle) -> None:
     prompt = demo_handle.apply_chat_template(
         [Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "Hi"), Message(Role.ASSISTANT, "Hello")]
@@ -45,6 +46,7 @@ def test_the_chat_template_of_the_gguf_file(demo_handle: TransformersHandle) -> 
     assert prompt == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN")
 def test_its_linear_layers_are_packed(demo_model: LoadedModel) -> None:
     assert demo_model.usage()[0].layers.startswith("211 packed by oneDNN")

@@ -88,6 +88,7 @@ def saved(kind: str, tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @few("kind", KINDS, kept=3)
 def test_answers_of_an_architecture(kind: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     model = handle_of(saved(kind, tokenizer, tmp_path)).load()

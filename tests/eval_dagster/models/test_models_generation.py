@@ -127,6 +127,7 @@ def test_samples_differ_by_index_seed_and_request(open_tiny: OpenTiny) -> None:
     assert same_prompt["r1"].text != texts
 
 
+@pytest.mark.long
 def test_three_samples_differ_and_repeat_exactly_whatever_is_beside_them(open_tiny: OpenTiny) -> None:
     request = requests_with(**SAMPLING)[1]
     first = respond(open_tiny().load(), [request])["r1"]
@@ -206,6 +207,7 @@ def test_a_prompt_that_leaves_no_room_is_an_error_or_truncated(tiny_folders: dic
     assert list(cut.input_tokens) == tokens[cut.truncated_tokens_count :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "way"), [("llama", "rows"), ("gpt2", "rows"), ("gpt2", "padded")])
 def test_more_tokens_than_the_context_leaves_are_an_upper_bound(
     kind: str, way: str, tiny_folders: dict[str, Path], open_tiny: OpenTiny, caplog: pytest.LogCaptureFixture

@@ -55,6 +55,7 @@ def matches(grammar: Grammar, text: str) -> bool:
     return fits_schema(text) if grammar.kind == "json_schema" else re.fullmatch(grammar.value, text) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grammar", [JSON, DATE, WORDS], ids=["json", "date", "words"])
 @pytest.mark.parametrize("settings", [{}, SAMPLING], ids=["greedy", "sampled"])
 @few("batch_size", [16, 1], kept=1)

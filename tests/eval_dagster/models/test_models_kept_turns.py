@@ -68,6 +68,7 @@ def checked(kind: str = "llama") -> GenerationEngine:
     return engine
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3_text", "gpt2", "bloom"])
 def test_no_token_is_computed_again_and_the_texts_are_the_same(kind: str) -> None:
     """The same holds for windows, whose rows hold all tokens, and for positions in the attention."""
@@ -113,6 +114,7 @@ def test_networks_without_rows_keep_nothing_and_say_so(kind: str) -> None:
     assert [list(text) for text in texts] == [generated(engine._network, prompt, 12) for prompt in PROMPTS[:2]]
 
 
+@pytest.mark.long
 def test_a_network_that_cannot_continue_kept_columns_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     right = talk(engine_of(network_of("llama")))
     columns = row_network.RowCache.columns
@@ -125,6 +127,7 @@ def test_a_network_that_cannot_continue_kept_columns_is_found_out(monkeypatch: p
     assert (talked.texts, talked.computed) == (right.texts, right.computed)
 
 
+@pytest.mark.long
 def test_nothing_is_kept_unless_it_is_asked_for_and_nothing_afterwards() -> None:
     engine, stores = engine_of(network_of("llama")), []
     first = talk(engine)
@@ -139,6 +142,7 @@ def test_nothing_is_kept_unless_it_is_asked_for_and_nothing_afterwards() -> None
     assert (again.texts, again.computed) == (first.texts, first.computed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", [0, 60, 200, 600])
 def test_no_more_is_kept_than_memory_holds(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = checked()
@@ -161,6 +165,7 @@ def test_no_more_is_kept_than_memory_holds(tokens: int, monkeypatch: pytest.Monk
         assert without.computed - kept.computed > tokens, "what is kept is used turn by turn"
 
 
+@pytest.mark.long
 def test_what_was_kept_goes_first_if_memory_runs_out(caplog: pytest.LogCaptureFixture) -> None:
     engine = checked()
     without = talk(engine)
@@ -178,6 +183,7 @@ def test_what_was_kept_goes_first_if_memory_runs_out(caplog: pytest.LogCaptureFi
     assert engine._decoder.rows == 3, "the rows stay as many"
 
 
+@pytest.mark.long
 def test_no_memory_for_a_text_that_is_over_costs_no_answer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     engine = checked()
     without = talk(engine)

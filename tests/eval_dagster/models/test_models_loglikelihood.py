@@ -57,6 +57,7 @@ def forward_sizes(monkeypatch: pytest.MonkeyPatch, limit: int | None = None, *, 
     return sizes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "bloom"])
 def test_scores_equal_a_plain_unbatched_forward_pass(kind: str, tiny_folders: dict[str, Path], open_tiny: OpenTiny) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_folders[kind])
@@ -91,6 +92,7 @@ def test_the_greedy_continuation_is_greedy(tiny_folders: dict[str, Path], open_t
     pytest.fail("no prompt whose best next token survives a round through text")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 16])
 def test_scores_do_not_depend_on_the_batch_size(batch_size: int, kind: str, open_tiny: OpenTiny) -> None:

@@ -118,6 +118,7 @@ def test_without_a_bos_token_the_eos_token_starts_a_text(tmp_path: Path, tiny_fo
     assert respond(open_tiny(folder=tmp_path / "m").load(), text_request(SHORT))["t"].logprobs == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "batch_size", "padding"), [("bloom", 1, 0), ("bloom", 16, 63), ("llama", 16, 0)])
 def test_texts_share_batches_and_change_no_score(kind: str, batch_size: int, padding: int, open_tiny: OpenTiny) -> None:
     requests = [text_request(LONG, "long"), text_request(SHORT, "short"), text_request(LONG[:200], "middle"), text_request("a", "one")]

@@ -59,6 +59,7 @@ def test_plain_rows_are_where_the_network_is() -> None:
     assert scorer._logits(inputs, [0, 1, 2]).device.type == META
 
 
+@pytest.mark.long
 @few("name", ["llama", "gpt2", "gemma3"], kept=1)
 def test_rows_are_where_the_network_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_network, "free_memory", lambda device: 2**30)

@@ -82,6 +82,7 @@ evals:
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_collection")
 @few("kind", ["llama", "bloom"], kept=1)
 def test_the_first_model_is_gone_when_the_second_is_loaded(

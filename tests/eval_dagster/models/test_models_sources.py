@@ -228,6 +228,7 @@ def test_what_changes_the_version(tmp_path: Path, tiny_folders: dict[str, Path],
     assert len(versions) == 7
 
 
+@pytest.mark.long
 def test_a_reworded_message_and_a_moved_module_leave_the_version(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
     """What the authors say may change an answer changes it."""
     script = (

@@ -112,6 +112,7 @@ def farthest(network: Any, found: dict[str, ModelResponse], spans: dict[str, Spa
     return max(distances)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "limits",
     [
@@ -144,6 +145,7 @@ class Elsewhere(str):
         return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_gpu_has_large_pieces_with_whole_masks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "cut_strips", lambda piece: pytest.fail("strips are for a CPU"))
@@ -157,6 +159,7 @@ def test_a_gpu_has_large_pieces_with_whole_masks(name: str, monkeypatch: pytest.
     assert scorer.usage.passes == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "path"), tiny_architectures.OTHERS.items())
 def test_what_does_not_honour_masks_is_scored_by_the_next_best_way(name: str, path: str) -> None:
     network = tiny_architectures.network(name)
@@ -373,6 +376,7 @@ def test_answers_come_while_pieces_are_computed(monkeypatch: pytest.MonkeyPatch)
     assert max(seen.count(passes) for passes in seen) <= 3 < len(seen) / 2, "an answer waits for no piece but its own"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "bloom"])
 def test_no_score_depends_on_its_company_by_more_than_the_bound(name: str) -> None:
     """Another order, a limit, other pieces and other batches round differently: by so much at most, and no greedy token changes."""

@@ -48,6 +48,7 @@ def plain(folder: Path, request: Request, text: str) -> tuple[list[int], torch.T
             return inputs["input_ids"][0].tolist(), network(**inputs).logits[0]
 
 
+@pytest.mark.long
 @kinds
 @pytest.mark.parametrize("images", [(png("red"),), (png("red"), png("blue", (9, 30)))])
 def test_scores_equal_a_plain_forward_pass(
@@ -89,6 +90,7 @@ def test_a_text_equals_a_plain_loop(kind: str, vision_folders: dict[str, Path], 
     assert list(tokens) == expected
 
 
+@pytest.mark.long
 @kinds
 def test_another_image_changes_the_answer_and_the_same_one_does_not(
     kind: str, vision_folders: dict[str, Path], open_tiny: OpenTiny

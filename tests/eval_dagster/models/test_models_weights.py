@@ -157,6 +157,7 @@ def calls() -> Iterator[tuple[str, str, ast.Call]]:
                     yield file.relative_to(root).as_posix(), node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id, node
 
 
+@pytest.mark.long
 def test_one_function_alone_loads_and_it_allows_no_code() -> None:
     found = [(file, call) for file, name, call in calls() if name == "from_pretrained"]
     assert [file for file, _ in found] == ["models/transformers/weights/loading.py"]
@@ -168,6 +169,7 @@ def test_one_function_alone_loads_and_it_allows_no_code() -> None:
         assert name != "from_config" or trusted, f"{file} calls from_config without trust_remote_code=False"
 
 
+@pytest.mark.long
 def test_nothing_reaches_from_pretrained_by_another_way() -> None:
     """By `getattr`, a stored method, or a function of transformers that calls it."""
     root = Path(eval_dagster.__file__).parent

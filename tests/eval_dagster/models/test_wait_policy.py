@@ -53,7 +53,8 @@ def _spins(command: list[str], folder: Path, tiny_model: Path, **variables: str)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="torch comes with GNU's OpenMP on Linux alone")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind != "notebook")) for kind in PROCESSES])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", PROCESSES)
 def test_threads_do_not_spin_for_long(kind: str, tmp_path: Path, tiny_model: Path) -> None:
     spins, text = _spins(PROCESSES[kind], tmp_path, tiny_model)
     assert spins == "1000", text

@@ -89,6 +89,7 @@ def dead_port() -> int:
         return int(free.getsockname()[1])
 
 
+@pytest.mark.long
 def test_a_notice_arrives_as_it_was_written(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALS_HOOK", receiver.address())
     opened = project(tmp_path)
@@ -116,6 +117,7 @@ def test_a_notice_arrives_as_it_was_written(tmp_path: Path, receiver: Receiver, 
     assert row["attempted_at"] <= row["sent_at"]
 
 
+@pytest.mark.long
 def test_a_server_that_fails_twice_is_asked_again(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver.statuses = [500, 500, 200]
     monkeypatch.setenv("EVALS_HOOK", receiver.address())
@@ -127,6 +129,7 @@ def test_a_server_that_fails_twice_is_asked_again(tmp_path: Path, receiver: Rece
     assert recorded(opened)[0]["attempts"] == 3
 
 
+@pytest.mark.long
 def test_a_server_that_keeps_failing_is_recorded(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver.statuses = [503]
     monkeypatch.setenv("EVALS_HOOK", receiver.address())
@@ -138,6 +141,7 @@ def test_a_server_that_keeps_failing_is_recorded(tmp_path: Path, receiver: Recei
     assert (row["status"], row["attempts"], row["sent_at"]) == ("failed", 4, None)
 
 
+@pytest.mark.long
 def test_where_nobody_listens_it_ends_within_the_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALS_HOOK", f"json://127.0.0.1:{dead_port()}?wait=0.05")
     opened = project(tmp_path)
@@ -148,6 +152,7 @@ def test_where_nobody_listens_it_ends_within_the_waits(tmp_path: Path, monkeypat
     assert recorded(opened)[0]["status"] == "failed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kill_after_s", "error"),
     [(10.0, "JSON: no answer in time; it may have arrived"), (-2.0, "not done within 1 s")],
@@ -166,6 +171,7 @@ def test_a_service_that_hangs_is_given_up(
     assert outcome.deliveries[0].error == error
 
 
+@pytest.mark.long
 def test_several_addresses_each_have_their_outcome(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALS_HOOK", f"{receiver.address()}, json://127.0.0.1:{dead_port()}?retry=0\n{receiver.address()}")
     monkeypatch.setenv("EVALS_OTHER", receiver.address())
@@ -185,6 +191,7 @@ def test_no_address_is_recorded(tmp_path: Path) -> None:
     assert [(row["status"], row["variable"]) for row in recorded(opened)] == [("no address", None)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [None, " \n"])
 def test_a_missing_variable_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     monkeypatch.delenv("EVALS_HOOK", raising=False)
@@ -205,6 +212,7 @@ def test_a_malformed_address_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
     assert SECRET not in str(recorded(opened))
 
 
+@pytest.mark.long
 def test_words_before_an_address_count_as_one(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALS_HOOK", f"slack//{SECRET} {receiver.address()}")
     outcome = tell(project(tmp_path))
@@ -273,6 +281,7 @@ def command(opened: Project, *arguments: str) -> "subprocess.CompletedProcess[st
     return run_command("notify", *arguments, environment=environment)
 
 
+@pytest.mark.long
 def test_the_command_sends_a_test(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALS_HOOK", receiver.address())
     done = command(project(tmp_path), "nightly")
@@ -281,6 +290,7 @@ def test_the_command_sends_a_test(tmp_path: Path, receiver: Receiver, monkeypatc
     assert receiver.received[0]["type"] == "info"
 
 
+@pytest.mark.long
 def test_the_command_says_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALS_HOOK", f"slack://{SECRET}")
     done = command(project(tmp_path), "nightly")

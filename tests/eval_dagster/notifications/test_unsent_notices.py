@@ -50,19 +50,19 @@ def _rows(project: Project) -> list[dict[str, Any]]:
     return read_rows(project.lake, "select * from notices order by written_at")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "error", "came"),
     [
         ("redirects", "JSON: answered with a redirect (HTTP status 302), which is not followed: write the address that it leads to", 1),
-        pytest.param(
+        (
             "redirects and keeps",
             "JSON: answered with a redirect (HTTP status 307), which is not followed: write the address that it leads to",
             1,
-            marks=pytest.mark.long,
         ),
         ("busy", "JSON: answered with HTTP status 429", 1),
-        pytest.param("fails", "JSON: answered with HTTP status 500", 4, marks=pytest.mark.long),
-        pytest.param("refuses", "JSON: answered with HTTP status 403", 1, marks=pytest.mark.long),
+        ("fails", "JSON: answered with HTTP status 500", 4),
+        ("refuses", "JSON: answered with HTTP status 403", 1),
         ("cuts", "JSON: the connection ended without an answer", 4),
     ],
 )
@@ -106,13 +106,15 @@ def test_a_receiver_that_is_too_slow_may_have_it_and_is_told_again_under_the_sam
     assert len(receiver.ids("worse")) == 1
 
 
+@pytest.mark.long
 def test_an_answer_without_end_is_an_answer(project: Project, receiver: NoticeReceiver) -> None:
     receiver.mode = "endless"
     assert _tell(project).is_sent
     assert len(receiver.came) == 1
 
 
-@pytest.mark.parametrize("when", [pytest.param("while the receiver works", marks=pytest.mark.long), "after it was taken"])
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["while the receiver works", "after it was taken"])
 def test_what_a_killed_program_left_is_sent_by_the_next(project: Project, receiver: NoticeReceiver, when: str) -> None:
     receiver.mode, receiver.seconds = "slow" if when.startswith("while") else "well", 60.0
     killed = multiprocessing.get_context("spawn").Process(target=_tell_and_die, args=(project.config_path, project.home, when))
@@ -142,6 +144,7 @@ def _tell_and_die(config: Path, home: Path, when: str) -> None:
     _tell(Project.open(config_path=config, home=home))
 
 
+@pytest.mark.long
 def test_all_notices_of_a_night_are_written_before_the_first_is_sent(project: Project, receiver: NoticeReceiver) -> None:
     written: list[int] = []
     receiver.on_notice = lambda: written.append(len(unsent(project, "nightly")))
@@ -150,6 +153,7 @@ def test_all_notices_of_a_night_are_written_before_the_first_is_sent(project: Pr
     assert written == [2, 1]
 
 
+@pytest.mark.long
 def test_what_a_program_is_sending_is_left_to_it(project: Project, receiver: NoticeReceiver) -> None:
     receiver.mode = "fails"
     _tell(project)
@@ -161,6 +165,7 @@ def test_what_a_program_is_sending_is_left_to_it(project: Project, receiver: Not
     assert send_left(project)[0].is_sent
 
 
+@pytest.mark.long
 def test_an_address_that_took_it_gets_it_no_second_time(
     project: Project, receiver: NoticeReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def page(html: str) -> Page:
     return Page(html)
 
 
+@pytest.mark.long
 def test_the_verdict_comes_first(page: Page, result: GateResult) -> None:
     said = "2 of 9 results regressed: capitals on mine"
     assert page.text("header#").startswith(f"nightly ✗ {said}")
@@ -215,6 +216,7 @@ def test_versions_say_what_differs_from_the_baseline(page: Page, project: Projec
     assert all(name in said for name in ("duckdb", "scipy", "metric accuracy", "mine.py:answer"))
 
 
+@pytest.mark.long
 def test_costs_are_those_of_the_runs_asked_for(nights: Nights, project: Project, result: GateResult) -> None:
     costs = {run: collect(project, result, run_ids=[run]).costs for run in ("night-1", "night-2", "none")}
     assert [(cost.requests_computed, cost.requests_cached) for cost in costs["night-1"]] == [(180, 0)] * 6
@@ -227,6 +229,7 @@ def test_costs_are_those_of_the_runs_asked_for(nights: Nights, project: Project,
     assert "0 requests computed 1,080 from the cache" in said
 
 
+@pytest.mark.long
 def test_a_first_night_and_no_night_at_all(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.write_models()

@@ -131,6 +131,7 @@ def test_results_of_one_day_are_told_apart() -> None:
     assert "UTC" not in daily
 
 
+@pytest.mark.long
 def test_who_draws_nothing_waits_for_nothing() -> None:
     check = "import sys, eval_dagster.pages.report.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from page_contents import content_of, result_of, sample_of
 
 from eval_dagster.pages.samples.page import page_policy, result_page
@@ -23,6 +24,7 @@ def test_what_samples_share_is_there_once() -> None:
         assert packed["now"] == sample["now"]
 
 
+@pytest.mark.long
 def test_ten_thousand_samples_are_less_than_20_mb() -> None:
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randrange(2, 11))) for _ in range(20_000)]

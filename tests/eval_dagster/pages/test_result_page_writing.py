@@ -41,6 +41,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Nights:
     return found
 
 
+@pytest.mark.long
 def test_each_result_has_a_page_that_is_written_once(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     result = _of_metrics(nights.run(completion=0.6))
     project = nights.project()
@@ -96,6 +97,7 @@ def test_it_is_linked_in_dagster_and_in_mlflow(nights: Nights) -> None:
     assert metadata["samples_in_mlflow"].value == f"{result.links['mlflow_run']}/artifacts/samples.html"
 
 
+@pytest.mark.long
 def test_a_page_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     (tmp_path / "home").mkdir()
@@ -106,6 +108,7 @@ def test_a_page_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
     assert result.files == {}
 
 
+@pytest.mark.long
 def test_trials_have_no_page(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     nights.write_models()

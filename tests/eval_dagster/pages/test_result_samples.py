@@ -32,6 +32,7 @@ def sums(project: Project) -> ResultSamples:
     return collect_samples(project.lake, "arithmetic", "mine")
 
 
+@pytest.mark.long
 def test_samples_are_those_of_the_relations(project: Project, sums: ResultSamples) -> None:
     publish(project.lake)
     query = """
@@ -82,6 +83,7 @@ def test_choices_have_their_log_probabilities(project: Project) -> None:
         assert not {"prompt", "choices"} & set(sample["before"])  # the same ones
 
 
+@pytest.mark.long
 def test_earlier_log_probabilities_keep_their_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nights = Nights(tmp_path)
     nights.run()

@@ -64,6 +64,7 @@ def cli(tmp_path: Path, cli_in: Callable[[Path], Callable[..., str]]) -> Callabl
     return cli_in(tmp_path)
 
 
+@pytest.mark.long
 def test_names_are_where_samples_are(cli: Callable[..., str], tmp_path: Path) -> None:
     project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
     asked = [("tickets", "one"), ("tickets", "two")]
@@ -117,6 +118,7 @@ def test_a_number_that_is_a_name_means_the_name(cli: Callable[..., str], tmp_pat
     assert "is another" not in by_number
 
 
+@pytest.mark.long
 def test_a_stored_prompt_is_shown_without_rendering(cli: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = CONFIG.replace('"tickets.py:Tickets"}', '"tickets.py:Tickets", variants: {short: {template: "Team of {{ text }}?"}}}')
     config += "  sums: {task: arithmetic, num_fewshot: 2, limit: 7}\n"

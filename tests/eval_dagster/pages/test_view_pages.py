@@ -86,6 +86,7 @@ def shown(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
+@pytest.mark.long
 def test_the_leaderboard_has_every_score_with_its_interval(site: Site) -> None:
     text = site.get("/leaderboard")
     known = rows(site, "select * from leaderboard")
@@ -274,6 +275,7 @@ def test_a_suite_that_was_never_judged_says_so(site: Site) -> None:
     assert "not judged" not in alone
 
 
+@pytest.mark.long
 def test_a_verdict_from_before_something_broke_is_not_green(site: Site, tmp_path: Path) -> None:
     shutil.copytree(site.lake.home, tmp_path / "home")
     lake = Lake(tmp_path / "home")
@@ -430,6 +432,7 @@ def test_without_a_result_the_command_says_so(tmp_path: Path, monkeypatch: pytes
         CliRunner().invoke(app, ["view"], catch_exceptions=False, standalone_mode=False)
 
 
+@pytest.mark.long
 def test_a_page_shows_what_a_run_published_meanwhile(site: Site) -> None:
     """Within a page the state stays; the next page has the new one."""
     query = "select count(distinct materialized_at) as n from metrics_history"
@@ -443,6 +446,7 @@ def test_a_page_shows_what_a_run_published_meanwhile(site: Site) -> None:
     assert len(re.findall('class="mark"|class="diamond"', site.get("/history?eval=capitals&model=mine"))) == 4
 
 
+@pytest.mark.long
 def test_a_result_is_shown_alone_where_the_scores_before_are_gone(site: Site) -> None:
     site.nights.run(shots=2, capitals=0.3, other={"sums": 0.3})
     publish(site.lake)
@@ -452,6 +456,7 @@ def test_a_result_is_shown_alone_where_the_scores_before_are_gone(site: Site) ->
     assert "Nothing is compared" in shown(site.get(site.links(text, "/sample")[0]))
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_named(site: Site, tmp_path: Path) -> None:
     site.nights.run(shots=2, capitals=0.25, other={"sums": 0.3})
     publish(site.lake)

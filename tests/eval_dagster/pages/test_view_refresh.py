@@ -41,6 +41,7 @@ def _until_idle(refresher: Refresher) -> None:
     assert not refresher._thread.is_alive()
 
 
+@pytest.mark.long
 def test_a_page_shows_what_another_machine_added(there: Home, copy: Path) -> None:
     refresher = Refresher(Lake(copy), every_s=0)
     here = Home(copy, refresher)
@@ -60,6 +61,7 @@ def test_a_page_shows_what_another_machine_added(there: Home, copy: Path) -> Non
     here.reader.close()
 
 
+@pytest.mark.long
 def test_a_failure_is_a_line_in_the_footer(there: Home, copy: Path, tmp_path: Path) -> None:
     refresher = Refresher(Lake(copy), every_s=0)
     here = Home(copy, refresher)
@@ -79,6 +81,7 @@ def test_a_failure_is_a_line_in_the_footer(there: Home, copy: Path, tmp_path: Pa
     here.reader.close()
 
 
+@pytest.mark.long
 def test_a_slow_store_stops_no_page_and_is_asked_once(copy: Path) -> None:
     asked, go_on = [], threading.Event()
 
@@ -99,6 +102,7 @@ def test_a_slow_store_stops_no_page_and_is_asked_once(copy: Path) -> None:
     here.reader.close()
 
 
+@pytest.mark.long
 def test_a_copy_that_cannot_be_written_is_not_called_fetched(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("read only")
@@ -112,6 +116,7 @@ def test_a_copy_that_cannot_be_written_is_not_called_fetched(copy: Path, monkeyp
     assert refresher.footer() == f"{before} Newer ones could not be fetched: {copy} cannot be written"
 
 
+@pytest.mark.long
 def test_a_recent_fetch_is_not_repeated(copy: Path) -> None:
     asked: list[Lake] = []
     refresher = Refresher(Lake(copy), fetch=lambda lake: asked.append(lake) is None, every_s=0.5)

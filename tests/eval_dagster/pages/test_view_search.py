@@ -61,6 +61,7 @@ WORDS = {
 }
 
 
+@pytest.mark.long
 def test_a_search_finds_all_texts_of_a_sample(home: Home) -> None:
     _searched(home)
     for word, number in WORDS.items():
@@ -78,6 +79,7 @@ def test_a_search_compares_letters_as_the_database_does(home: Home) -> None:
         assert home.found(f"text={quote(text)}") == [name], text
 
 
+@pytest.mark.long
 def test_a_search_tells_what_it_leaves_out(home: Home) -> None:
     _searched(home)
     assert "searched in" not in home.get("/samples?eval=trivia&model=mine&text=item-word")
@@ -179,6 +181,7 @@ def test_each_sample_is_behind_one_point(home: Home, step: float) -> None:
     assert sum(behind) == 2_002
 
 
+@pytest.mark.long
 def test_times_of_a_result_do_not_mix(home: Home) -> None:
     """The samples before are those of the materialization before."""
     home.write({"own": [0.0, 0.0]}, at=AT - timedelta(days=1))

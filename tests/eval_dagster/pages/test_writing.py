@@ -57,6 +57,7 @@ def test_pages_are_kept_and_the_newest_has_a_name(project: Project, result: Gate
     assert write_report(project, result) == first
 
 
+@pytest.mark.long
 def test_mlflow_has_the_page_and_the_pictures(
     project: Project, result: GateResult, client: MlflowClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def score(language: str, prompt: str, answer: str, tests: str) -> MetricResult:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_sandbox")
 @pytest.mark.parametrize("language", ["java", "rs"])
 def test_a_program_runs_and_reaches_nothing_outside(language: str) -> None:

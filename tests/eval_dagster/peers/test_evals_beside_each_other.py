@@ -306,10 +306,8 @@ def _scores(project: Project, name: str) -> dict[str, list[float]]:
     return {metric: sorted(row["value"] for row in rows if row["metric"] == metric) for metric in {row["metric"] for row in rows}}
 
 
-IN_EVERY_RUN = ("two files, contexts of one name", "one neighbour")
-
-
-@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.long] * (each not in IN_EVERY_RUN)) for each in SCENARIOS])
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_scores_are_those_of_each_eval_alone(name: str, tmp_path: Path) -> None:
     config = _written(tmp_path, SCENARIOS[name])
     evals = list(SCENARIOS[name][1])
@@ -330,6 +328,7 @@ def test_scores_are_those_of_each_eval_alone(name: str, tmp_path: Path) -> None:
     assert {each: _scores(after, each) for each in evals} == alone
 
 
+@pytest.mark.long
 def test_a_stored_context_is_of_the_class_that_its_own_file_means(tmp_path: Path) -> None:
     """The prompts are rendered before another file with a class of that name is loaded, and scored after it."""
     config = _written(tmp_path, SCENARIOS["two files, contexts of one name"])

@@ -52,6 +52,7 @@ def scores(opened: Project, eval_name: str) -> dict[str, float | None]:
     return {row["metric"]: row["value"] for row in read_rows(current.path)}
 
 
+@pytest.mark.long
 def test_an_eval_runs_through_the_environment_and_is_cached(quiz: QuizEnvironment, tmp_path: Path) -> None:
     opened = project(tmp_path)
     opened.check(["sums", "many"], ["two"])
@@ -66,6 +67,7 @@ def test_an_eval_runs_through_the_environment_and_is_cached(quiz: QuizEnvironmen
     assert changed["model_outputs", "sums"].cached  # the prompts are the same
 
 
+@pytest.mark.long
 def test_scores_that_a_dead_process_left_out_are_computed_by_the_next_run(quiz: QuizEnvironment, tmp_path: Path) -> None:
     first = run(project(tmp_path), ("sums", "crashing"))["sample_scores", "sums"]
     again = run(project(tmp_path), ("sums", "crashing"))["sample_scores", "sums"]

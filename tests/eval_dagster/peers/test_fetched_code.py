@@ -142,6 +142,7 @@ def test_a_task_whose_functions_ask_for_it_is_refused(marker: Path, place: str, 
     assert not marker.exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 def test_a_call_that_is_seen_only_when_it_is_made_runs_nothing(marker: Path, place: str) -> None:
     opened = written(marker.parent, place, HIDDEN)
@@ -157,6 +158,7 @@ def test_a_call_that_is_seen_only_when_it_is_made_runs_nothing(marker: Path, pla
     assert not marker.exists()
 
 
+@pytest.mark.long
 def test_a_task_without_such_a_call_runs(marker: Path) -> None:
     opened = written(marker.parent, "apart", "pass", apart='return evaluate.load("planted")')  # a function that nothing calls
     outcomes = list(evaluate(opened, [("it", "model")], stages=set(STAGES), run_id="test", reporter=SilentReporter()))

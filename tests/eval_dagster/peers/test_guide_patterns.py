@@ -57,6 +57,7 @@ def open_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ob
     return opened
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("gold", "choices", "answers"),
     [
@@ -79,6 +80,7 @@ def test_a_gold_answer_that_is_a_choice_scores(
         assert "the gold answer scores best, a wrong one worse" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_gold_answer_without_the_space_of_the_choices_is_found(
     open_it: Callable[..., object], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_gold_answer_without_the_space_of_the_choices_is_found(
     assert "did you mean ' " in printed.err
 
 
+@pytest.mark.long
 def test_metrics_that_fold_texts_take_the_slip(open_it: Callable[..., object]) -> None:
     found = scored(open_it("ConfidenceWeightedAccuracy, TernaryScore, DistributionalCorrectnessScore", *SLIP))  # type: ignore[arg-type]
     assert found.errors == 0
@@ -106,6 +109,7 @@ def test_metrics_that_fold_texts_take_the_slip(open_it: Callable[..., object]) -
     assert found.values["Ternary Score"] == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gold", ["f\" {item['options'][item['place']]}\"", "[f\" {item['options'][item['place']]}\"]"])
 def test_probability_mass_takes_a_text_and_a_list(open_it: Callable[..., object], gold: str) -> None:
     found = scored(open_it("ProbabilityMass, ProbabilityMassNorm", gold, SPACED))  # type: ignore[arg-type]

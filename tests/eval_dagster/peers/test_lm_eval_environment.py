@@ -147,6 +147,7 @@ def opened(folder: Path) -> Any:
     return read
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chat", [False, True])
 @few("name, shots", [("colours", 2), ("texts", 1), ("rolling", 0), ("both", 0), ("colours", 0), ("texts", 0)], kept=4)
 def test_both_ask_and_score_the_same(folder: Path, name: str, shots: int, chat: bool) -> None:
@@ -225,6 +226,7 @@ def _run(project: Project) -> dict[str, StageResult]:
     return {each.stage: each for each in outcomes if isinstance(each, StageResult)}
 
 
+@pytest.mark.long
 def test_an_eval_moves_to_an_environment_without_a_request(folder: Path) -> None:
     here = _project(folder)
     _run(here)

@@ -83,6 +83,7 @@ def _run(project: Project, name: str) -> Partition:
     return Partition(project=project, eval_name=name, model="model", run_id="test")
 
 
+@pytest.mark.long
 def test_a_file_with_functions_and_rows_beside_it(folder: Path) -> None:
     partition = _run(_project(folder, colours={"task": "tasks/colours.yaml", "num_fewshot": 1}), "colours")
     prompts = read_rows(partition.require("rendered_prompts").path)
@@ -95,6 +96,7 @@ def test_a_file_with_functions_and_rows_beside_it(folder: Path) -> None:
     assert values["f1"] == pytest.approx(2 / 3)  # of predictions 0, 0, 1 where 0, 1, 1 are right
 
 
+@pytest.mark.long
 def test_a_document_on_which_the_code_fails_is_an_error_alone(folder: Path) -> None:
     asked = "def asked(doc):\n    assert doc['first'] == 'white', 'no snow'\n    return doc['question']\n"
     (folder / "tasks" / "utils.py").write_text(UTILS + asked)
@@ -106,6 +108,7 @@ def test_a_document_on_which_the_code_fails_is_an_error_alone(folder: Path) -> N
     assert values["acc"] == (0.5, 2)
 
 
+@pytest.mark.long
 def test_examples_are_told_from_the_question_whatever_its_text(folder: Path) -> None:
     (folder / "tasks" / "colours.yaml").write_text(TASK.replace('"Question: {{question}}\\nAnswer:"', '"One\\n\\n{{question}}\\n\\nis"'))
     train = folder / "tasks" / "rows" / "train.csv"
@@ -132,6 +135,7 @@ def test_a_group_of_the_folder_has_its_tasks_as_subjects(folder: Path) -> None:
     assert {row["subject"] for row in rows} == {None, "colours", "others"}
 
 
+@pytest.mark.long
 def test_mutual_information_asks_for_the_choices_alone(folder: Path) -> None:
     (folder / "tasks" / "colours.yaml").write_text(TASK.replace("[{metric: acc}, {metric: f1}]", "[{metric: acc_mutual_info}]"))
     partition = _run(_project(folder, colours={"task": "tasks/colours.yaml"}), "colours")
@@ -141,6 +145,7 @@ def test_mutual_information_asks_for_the_choices_alone(folder: Path) -> None:
     assert (row["metric"], row["value"], row["n"]) == ("acc_mutual_info", pytest.approx(1 / 3), 3)
 
 
+@pytest.mark.long
 def test_an_empty_text_is_an_answer(folder: Path) -> None:
     generated = "output_type: generate_until\ngeneration_kwargs: {until: ['w']}\nmetric_list: [{metric: exact_match}]\n"
     kept = [line for line in TASK.strip().splitlines() if line.partition(":")[0] not in ("output_type", "metric_list", "doc_to_choice")]
@@ -150,6 +155,7 @@ def test_an_empty_text_is_an_answer(folder: Path) -> None:
     assert values == {(1.0, None)}
 
 
+@pytest.mark.long
 def test_what_a_filter_took_from_a_text_explains_the_score(folder: Path) -> None:
     filters = "\n".join(
         [

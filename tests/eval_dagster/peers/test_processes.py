@@ -116,6 +116,7 @@ def test_the_error_of_a_process_that_does_not_start_has_its_last_lines(quiz: Qui
         benchmark(quiz)
 
 
+@pytest.mark.long
 def test_the_process_ends_when_ours_is_killed_in_the_middle_of_a_call(quiz: QuizEnvironment, tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(

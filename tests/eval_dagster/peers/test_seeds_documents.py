@@ -252,6 +252,7 @@ def scored_block(folder: Path, position: int, name: str, rows: Mapping[str, Sequ
     return scored(project_of(folder, code, name, data=rows, answers=answers))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("position", "name", "rows", "answers"),
     [
@@ -272,6 +273,7 @@ def test_a_task_of_the_guide_scores_as_its_reader_expects(
     assert not any("gold_is_no_choice" in warning for warning in found.warnings)
 
 
+@pytest.mark.long
 def test_the_slip_of_the_first_pattern_is_told(tmp_path: Path) -> None:
     """The model's best choice is the gold one each time; the pattern's gold answer lacks the space of its choices."""
     rows = [{**QUESTION, "question": f"{question} {number}"} for number in range(12) for question in ["2 + 2?"]]

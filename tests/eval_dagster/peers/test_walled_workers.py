@@ -143,6 +143,7 @@ for descriptor in range(1, 20):
     assert process.call("evaluate", code="2 + 2", is_harmless=True) == "4"
 
 
+@pytest.mark.long
 def test_an_answer_without_end_is_left(process: WorkerProcess) -> None:
     assert process.call("evaluate", code="'x' * 2**27", is_harmless=False).startswith("EndedError")
     assert process.call("evaluate", code="len('x' * 2**20)", is_harmless=True) == str(2**20)

@@ -135,6 +135,7 @@ def test_no_example_is_the_sample_or_a_duplicate_whatever_the_order_of_draws(
     assert drawn(some) == {sample.sample_id: whole[sample.sample_id] for sample in some}
 
 
+@pytest.mark.long
 def test_a_draw_is_the_same_in_every_process() -> None:
     code = (
         "from eval_dagster.prompts.fewshot import FewshotPool\n"

@@ -55,6 +55,7 @@ def write(file: Path, rows: Rows, separator: str = ",") -> None:
         writer.writerows(rows)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_samples(cli: Callable[..., str], tmp_path: Path) -> None:
     cli("label", "export", "sums", "one", "--count", "10", "--seed", "3", "--to", "a.csv")
     cli("label", "export", "sums", "one", "--count", "10", "--seed", "3", "--to", "b.csv")

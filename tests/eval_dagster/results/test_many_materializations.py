@@ -32,6 +32,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
+@pytest.mark.long
 def test_the_catalog_has_the_rows_of_all_published_files(lake: Lake) -> None:
     points = history(lake, "arithmetic", "mine")
     assert len(points) == 4

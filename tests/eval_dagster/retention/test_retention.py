@@ -210,6 +210,7 @@ def leaderboard_of(home: Home) -> list[dict[str, Any]]:
     return read_rows(home.project().lake, "select * exclude (rank) from leaderboard")
 
 
+@pytest.mark.long
 def test_looking_deletes_nothing(home: Home) -> None:
     before, catalog = home.files(), catalog_path(home.project().lake).stat().st_ino
     found = plan(home.project(), Policy(keep=Keep(count=1), catalogs=NO_CATALOGS, removed=True))
@@ -218,6 +219,7 @@ def test_looking_deletes_nothing(home: Home) -> None:
     assert catalog_path(home.project().lake).stat().st_ino == catalog
 
 
+@pytest.mark.long
 def test_what_was_current_within_the_age_stays(home: Home) -> None:
     """The state of 90 days ago is that of 100 days ago; and that was judged against the one of 120 days ago."""
     leaderboard = leaderboard_of(home)
@@ -237,6 +239,7 @@ def test_what_was_current_within_the_age_stays(home: Home) -> None:
     check(home, leaderboard)
 
 
+@pytest.mark.long
 def test_the_newest_of_each_partition_stay(home: Home) -> None:
     leaderboard = leaderboard_of(home)
     prune(home.project(), Policy(keep=Keep(count=3), catalogs=NO_CATALOGS))
@@ -249,6 +252,7 @@ def test_the_newest_of_each_partition_stay(home: Home) -> None:
     check(home, leaderboard)
 
 
+@pytest.mark.long
 def test_a_rerun_asks_no_model(home: Home) -> None:
     prune(home.project(), Policy(keep=Keep(count=1), catalogs=NO_CATALOGS, removed=True))
     assert all(result.cached for result in home.evaluate_again())
@@ -257,6 +261,7 @@ def test_a_rerun_asks_no_model(home: Home) -> None:
     assert [result.file.info.counts["requests_computed"] for result in again] == [0, 0]
 
 
+@pytest.mark.long
 def test_answers_stay_while_a_result_that_stays_was_made_with_them(home: Home) -> None:
     prune(home.project(), Policy(keep=DAYS_90, catalogs=NO_CATALOGS))
     computed = [result.file.info.counts["requests_computed"] for result in home.evaluate(**NIGHTS[3][1]) if result.stage == "model_outputs"]
@@ -265,6 +270,7 @@ def test_answers_stay_while_a_result_that_stays_was_made_with_them(home: Home) -
     assert computed == [10, 0]
 
 
+@pytest.mark.long
 def test_without_a_models_version_no_answer_is_deleted(home: Home) -> None:
     before = home.count("response_cache")
     (home.folder / "answers.py").write_text("def other(request): ...")
@@ -273,6 +279,7 @@ def test_without_a_models_version_no_answer_is_deleted(home: Home) -> None:
     assert "the version of the model one cannot be told" in found.notes[0]
 
 
+@pytest.mark.long
 def test_a_catalog_that_is_kept_answers_as_before(home: Home) -> None:
     catalogs = sorted((home.home / "catalogs").glob("*.duckdb"))
     last, answers = dict(readable(catalog_path(home.project().lake))), dict(readable(catalogs[-1]))
@@ -296,6 +303,7 @@ def test_a_catalog_that_cannot_be_read_stops_it(home: Home) -> None:
     assert home.files() == before
 
 
+@pytest.mark.long
 def test_baselines_of_suites_stay(home: Home) -> None:
     day = (home.now - timedelta(days=149)).date()
     pinned = home.project(baseline=str(day))
@@ -307,6 +315,7 @@ def test_baselines_of_suites_stay(home: Home) -> None:
     assert "wrong" in [change.baseline_answer for change in result.changes if change.model == "one"]
 
 
+@pytest.mark.long
 def test_what_evals_yaml_no_longer_has_goes_if_told_so(home: Home) -> None:
     renamed = home.project(two="three", suite="weekly")
     prune(renamed, Policy(keep=Keep(count=1), catalogs=NO_CATALOGS))
@@ -320,6 +329,7 @@ def test_what_evals_yaml_no_longer_has_goes_if_told_so(home: Home) -> None:
     assert read_rows(lake, "select * from damaged_files") == []
 
 
+@pytest.mark.long
 def test_whoever_is_at_work_is_spared(home: Home) -> None:
     """Files of the last day, those that were current until then, and what is being written."""
     settings = {**NIGHTS[-1][1], "wrong": [8]}
@@ -331,6 +341,7 @@ def test_whoever_is_at_work_is_spared(home: Home) -> None:
     assert writing.exists()
 
 
+@pytest.mark.long
 def test_every_file_that_stays_has_a_reason(home: Home) -> None:
     """The evaluation of today, the current one, the newest, what is compared with; and nothing is counted twice."""
     home.evaluate(**{**NIGHTS[-1][1], "wrong": [8]})
@@ -347,6 +358,7 @@ def test_every_file_that_stays_has_a_reason(home: Home) -> None:
     assert sorted(paths) == sorted({Path(*path.parts[:3]) if path.parts[0] == "reports" else path for path in others})
 
 
+@pytest.mark.long
 def test_the_command_names_what_is_always_spared(tmp_path: Path) -> None:
     """A user who evaluates twice and prunes at once sees why nothing can go."""
     home = Home(tmp_path)
@@ -426,6 +438,7 @@ def test_an_empty_home_has_nothing_to_delete(tmp_path: Path) -> None:
     assert prune(home.project(), Policy(keep=DAYS_90, catalogs=DAYS_90)).files == []
 
 
+@pytest.mark.long
 def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home) -> None:
     environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(home.project().config_path), "EVAL_DAGSTER_HOME": str(home.home)}
 

@@ -240,6 +240,7 @@ def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(run_p
         run_program("while True: pass", timeout_s=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("hidden", "shown"), [("times_of_threads", {}), ("processes_of_program", None)])
 def test_without_the_kernels_times_the_limit_is_one_of_wall_time(
     run_program: Run, monkeypatch: pytest.MonkeyPatch, hidden: str, shown: object
@@ -252,6 +253,7 @@ def test_without_the_kernels_times_the_limit_is_one_of_wall_time(
     assert 1 <= result.duration_s < 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pause", ["", "time.sleep(0.01); "])
 def test_one_that_writes_now_and_then_is_killed_too(run_program: Run, pause: str) -> None:
     code = f"import sys, time\nwhile True:\n    {pause}sys.stdout.write('x'); sys.stdout.flush()"
@@ -293,6 +295,7 @@ def test_processor_time_counts_for_each_process(run_program: Run) -> None:
     assert run_program(code, timeout_s=2.5).stdout == "(4, 4)\n"
 
 
+@pytest.mark.long
 def test_a_fork_bomb_stays_small_and_leaves_nothing(run_program: Run, mark: str) -> None:
     code = f"""
     import os, subprocess, sys
@@ -408,6 +411,7 @@ def test_there_is_no_memory_that_belongs_to_no_process(run_program: Run, call: s
     assert result.completed, result.stderr
 
 
+@pytest.mark.long
 def test_the_kernel_ends_it_first_where_memory_is_short(run_program: Run, mark: str) -> None:
     code = f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(2)', '{mark}'])"
 

@@ -408,6 +408,7 @@ def run(open_project: Callable[..., Project], write: Callable[[str, str], Path])
     return run_it
 
 
+@pytest.mark.long
 def test_a_field_of_the_rows_says_what_belongs_together(run: Callable[..., Project]) -> None:
     project = run()
     scores = read_rows(project.lake, "select cluster, sample_id, source_id from scores where model = 'good' and metric = 'right'")
@@ -433,6 +434,7 @@ def test_what_is_asked_about_one_row_belongs_together(run: Callable[..., Project
     assert (row["n"], row["n_clusters"]) == (14, 7)
 
 
+@pytest.mark.long
 def test_a_misspelt_field_fails_with_the_fields_there_are(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     write("reading.py", TASK)
     write("good.py", ANSWERS % "< 9")
@@ -453,6 +455,7 @@ def test_several_texts_reach_the_metrics_that_want_them(run: Callable[..., Proje
     assert (found["contrary"]["value"], found["contrary"]["n_errors"]) == (None, 8)
 
 
+@pytest.mark.long
 def test_the_tables_show_each_headline_once(run: Callable[..., Project]) -> None:
     project = run()
     board = read_rows(project.lake, "select model, metric, value, rank from leaderboard")
@@ -478,6 +481,7 @@ def test_two_models_are_compared_by_clusters_and_by_what_is_a_mean(run: Callable
     assert shown == [{"metric": "right", "better_model": "good"}] * 4, "statistics of a corpus are no scores of a sample"
 
 
+@pytest.mark.long
 def test_mlflow_has_one_score_for_every_run_and_the_subjects_in_a_table(
     run: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from eval_dagster.records import OUTPUT_CHECKS, PROMPT_CHECKS, Check, Status
 from eval_dagster.results.trust import About, Trust, about, answer_words, cell_findings
 
 
+@pytest.mark.long
 def test_a_score_of_half_answers_is_shown_with_that_of_whole_ones_and_its_bounds(
     evaluated: Callable[..., Project], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_score_of_half_answers_is_shown_with_that_of_whole_ones_and_its_bounds
     assert "answers" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_subjects_corpora_and_several_texts_have_figures_of_their_own(write: Callable[[str, str], Path], tmp_path: Path) -> None:
     more = """
     from eval_dagster.metrics.translation import BLEU
@@ -99,6 +101,7 @@ def test_the_findings_of_a_cell_are_told_in_three_groups(evaluated: Callable[...
     assert len(finding.sample_ids) == 5
 
 
+@pytest.mark.long
 def test_later_checks_look_at_earlier_answers_once_and_ask_for_none(
     evaluated: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def test_later_checks_look_at_earlier_answers_once_and_ask_for_none(
     assert [each for each in results["task_metrics", "quiz"].warnings if each.startswith("quiz|one: empty_answers: in 10 of 100 samples")]
 
 
+@pytest.mark.long
 def test_results_of_earlier_releases_can_be_read(evaluated: Callable[..., Project]) -> None:
     project = evaluated("Sums", "said = '' if n % 10 == 0 else said")
     new = {"n_cut_off", "n_empty", "n_unparsed", "n_refused", "n_repeated", "n_shortened", "n_completed"}
@@ -141,6 +145,7 @@ def test_results_of_earlier_releases_can_be_read(evaluated: Callable[..., Projec
     assert told["format_changed"]["seen"].endswith(" UTC were not looked at")
 
 
+@pytest.mark.long
 def test_prompts_that_a_model_does_not_read_whole_are_found(write: Callable[[str, str], Path], tmp_path: Path, tiny_model: Path) -> None:
     write("quiz.py", QUIZ)
     config = f"""
@@ -156,6 +161,7 @@ def test_prompts_that_a_model_does_not_read_whole_are_found(write: Callable[[str
     assert "100 % prompt shortened" in answer_words(shown(project))
 
 
+@pytest.mark.long
 def test_a_label_that_all_good_models_call_wrong_is_doubted(write: Callable[[str, str], Path], tmp_path: Path) -> None:
     write("quiz.py", QUIZ)
     models = """
@@ -191,6 +197,7 @@ def test_a_label_that_all_good_models_call_wrong_is_doubted(write: Callable[[str
     assert (row["n_models"], row["models"]) == (3, ["one", "three", "two"])
 
 
+@pytest.mark.long
 def test_the_page_of_the_samples_has_the_findings_with_links_to_five(evaluated: Callable[..., Project]) -> None:
     project = evaluated("Sums", "said = '' if n % 10 == 0 else said")
     [finding] = found(project).values()

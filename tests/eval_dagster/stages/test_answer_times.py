@@ -44,6 +44,7 @@ def _times(project: Project, name: str) -> dict[str, tuple[str | None, float | N
     return {row["request_id"]: (row["worker"], row["worker_s"], row["gpu_s"]) for row in rows}
 
 
+@pytest.mark.long
 def test_a_cached_answer_keeps_the_seconds_that_it_took(project: Project) -> None:
     began = time.monotonic()
     run_all(project, [("sums", "scripted")])
@@ -58,6 +59,7 @@ def test_a_cached_answer_keeps_the_seconds_that_it_took(project: Project) -> Non
     assert _times(project, "same-sums") == times
 
 
+@pytest.mark.long
 def test_the_times_of_an_eval_are_those_of_its_answers_and_of_a_run_those_it_asked_for(project: Project) -> None:
     results, _ = run_all(project, [("sums", "scripted"), ("same-sums", "scripted")])
     counts = {name: results["model_outputs", name].file.info.counts for name in ("sums", "same-sums")}

@@ -98,6 +98,7 @@ def _run(project: Project) -> Partition:
     return Partition(project=project, eval_name="sums", model="adder", run_id="test")
 
 
+@pytest.mark.long
 def test_rows_are_scored_from_all_their_answers(project: Project) -> None:
     partition = _run(project)
     prompts = read_rows(partition.require("rendered_prompts").path)
@@ -122,6 +123,7 @@ def test_items_are_aggregated_overall_and_by_subject(project: Project) -> None:
     assert found["characters", None, "micro"]["value"] == 2.0, "a value under a name that is not listed is averaged"
 
 
+@pytest.mark.long
 def test_a_second_run_is_cached(project: Project) -> None:
     first = _run(project).require("sample_scores").info
     again = _run(project).require("sample_scores").info

@@ -27,6 +27,7 @@ def damaged(open_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatc
     return project
 
 
+@pytest.mark.long
 def test_the_evals_succeed_with_a_warning_and_a_count(damaged: Project) -> None:
     results, failures = run_all(damaged, PARTITIONS)
     assert not failures
@@ -53,6 +54,7 @@ def test_an_eval_that_fails_names_both_reasons(damaged: Project, monkeypatch: py
         assert failure.message.startswith("no memory for the weights; the small files of the response cache")
 
 
+@pytest.mark.long
 def test_without_a_problem_nothing_is_counted(open_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses, "_MERGE_ABOVE", 0)
     results, _ = run_all(open_project(), PARTITIONS)

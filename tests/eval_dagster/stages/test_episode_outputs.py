@@ -123,6 +123,7 @@ def shop(open_project: Callable[..., Project], write: Callable[[str, str], Path]
     return Shop(open_project, write, tmp_path)
 
 
+@pytest.mark.long
 def test_episodes_are_rows_and_relations(shop: Shop) -> None:
     project, counts, _ = shop.run()
     assert shop.asked() == 18
@@ -142,6 +143,7 @@ def test_episodes_are_rows_and_relations(shop: Shop) -> None:
     assert [row["value"] for row in values] == [3, 4, 5, 6]
 
 
+@pytest.mark.long
 def test_what_is_current_is_not_run_and_what_changed_asks_what_is_new(shop: Shop) -> None:
     shop.run()
     assert shop.asked() == 18
@@ -159,6 +161,7 @@ def test_what_is_current_is_not_run_and_what_changed_asks_what_is_new(shop: Shop
     assert [row["result"] for row in results] == ["10", "20", "30", "40"]
 
 
+@pytest.mark.long
 def test_a_broken_rule_is_the_failure_of_its_eval(shop: Shop) -> None:
     broken = (
         TASK
@@ -174,6 +177,7 @@ def test_a_broken_rule_is_the_failure_of_its_eval(shop: Shop) -> None:
     assert "tools.now()" in failure
 
 
+@pytest.mark.long
 def test_another_model_is_a_role(shop: Shop) -> None:
     shop.write(
         "shop.py",
@@ -214,6 +218,7 @@ def test_roles_that_cannot_be_are_found_before_a_run(
     assert message in str(project.problems(["shop"], ["shopper"]))
 
 
+@pytest.mark.long
 def test_nobody_says_how_many_requests_an_episode_will_send(
     shop: Shop, cli_in: Callable[[Path], Callable[..., str]], tmp_path: Path
 ) -> None:
@@ -226,6 +231,7 @@ def test_nobody_says_how_many_requests_an_episode_will_send(
     assert "at most 50 requests; tools: Basket, price" in cli("show", "shop", "--model", "shopper")
 
 
+@pytest.mark.long
 def test_a_changed_setting_is_not_a_broken_rule(shop: Shop, tmp_path: Path) -> None:
     """The journal of a run that did not end well stays. Other settings ask anew."""
     failing = MODEL.replace(
@@ -319,6 +325,7 @@ def _chat_server() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.long
 def test_a_server_is_sent_tools_calls_and_results(shop: Shop) -> None:
     with _chat_server() as url:
         config = f"""
@@ -343,6 +350,7 @@ def test_a_server_is_sent_tools_calls_and_results(shop: Shop) -> None:
     assert [message["role"] for message in last[:4]] == ["user", "assistant", "tool", "tool"]
 
 
+@pytest.mark.long
 def test_a_server_that_forces_no_call_is_an_error(shop: Shop, write: Callable[[str, str], Path]) -> None:
     """`tool_choice` is sent. An answer without a call is an error, as servers exist that leave it out without a word."""
     whole = f"""{TASK}

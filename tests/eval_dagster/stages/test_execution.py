@@ -88,6 +88,7 @@ def errors_of(project: Project) -> list[str]:
     return [failure.message for failure in run_all(project, [("double", "scripted")])[1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Double", "Twice"])
 def test_without_leave_nothing_is_asked_of_the_model(project: Callable[..., Project], name: str) -> None:
     refused = project(name)
@@ -110,6 +111,7 @@ def test_with_leave_programs_are_scored(project: Callable[..., Project], name: s
     assert [(row["value"], row["error"]) for row in read_rows(scores.path)] == [(1, None), (1, None), (0, None)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_sandbox")
 def test_a_sandbox_that_does_not_start_is_tried_again(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = project("Double", "true")
@@ -165,6 +167,7 @@ def test_a_machine_without_a_sandbox_fails_before_the_model_runs(project: Callab
     assert allowed.lake.current("responses", "double", "scripted") is None
 
 
+@pytest.mark.long
 def test_a_missing_package_is_no_score_and_is_not_remembered(
     project: Callable[..., Project], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

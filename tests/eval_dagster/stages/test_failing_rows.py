@@ -138,6 +138,7 @@ def test_an_eval_with_too_few_examples_fails_though_one_subject_has_enough(open_
     assert "eval quiz: row 0 of split 'test' (subject 'b'): subject 'b' has 1 distinct few-shot examples" in message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("question", "target", "said"),
     [("", "fail(item)", "its few-shot example, {}: the task raised"), ("fail(item)", "", "its few-shot examples cannot be drawn: {}: ")],
@@ -166,6 +167,7 @@ def _causes(project: Project) -> dict[str, list[str]]:
     return {cell.stage: list(cell.causes) for cell in state.cells.values() if cell.is_made}
 
 
+@pytest.mark.long
 def test_a_row_that_failed_is_made_again_and_the_rest_is_cached(
     open_project: Open, write: Write, asked: Callable[[], list[str]], tmp_path: Path
 ) -> None:

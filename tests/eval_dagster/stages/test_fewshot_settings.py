@@ -128,6 +128,7 @@ def evaluate_sets(open_project: Callable[..., Project], write: Callable[[str, st
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("settings", "sets"), [("", 1), (", fewshot_sets: 4", 4), (", fewshot_sets: per_sample", None)])
 def test_the_samples_share_as_many_sets_as_the_eval_wants(evaluate_sets: Callable[[str], Project], settings: str, sets: int | None) -> None:
     lake = evaluate_sets(settings).lake
@@ -141,6 +142,7 @@ def test_the_samples_share_as_many_sets_as_the_eval_wants(evaluate_sets: Callabl
     assert len({row["prompt"].rpartition("Say ")[0] for row in rows}) == sets, "the prompts share all before their question"
 
 
+@pytest.mark.long
 def test_the_spread_of_several_sets_is_reported(evaluate_sets: Callable[[str], Project]) -> None:
     project = evaluate_sets(", fewshot_sets: 6")
     rows = query(project.lake, "select * from fewshot_sets order by fewshot_set")
@@ -154,6 +156,7 @@ def test_the_spread_of_several_sets_is_reported(evaluate_sets: Callable[[str], P
     assert counts["fewshot_spread"] == pytest.approx(rows[0]["spread"])
 
 
+@pytest.mark.long
 def test_one_set_has_no_spread(evaluate_sets: Callable[[str], Project]) -> None:
     project = evaluate_sets("")
     assert query(project.lake, "select * from fewshot_sets") == []

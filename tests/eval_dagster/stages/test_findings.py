@@ -76,6 +76,7 @@ def project(tmp_path: Path, write: Callable[[str, str], Path]) -> Project:
     return Project.open(config_path=write("evals.yaml", CONFIG), home=tmp_path / "home")
 
 
+@pytest.mark.long
 def test_a_benchmark_that_leaks_its_class_is_marked_wherever_it_is_shown(
     project: Project, asked: Callable[[], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_benchmark_that_leaks_its_class_is_marked_wherever_it_is_shown(
     assert len(asked()) == 80
 
 
+@pytest.mark.long
 def test_a_second_run_says_it_again_and_makes_nothing(project: Project, asked: Callable[[], list[str]]) -> None:
     run_all(project, PAIRS)
     asked()
@@ -114,6 +116,7 @@ def test_a_second_run_says_it_again_and_makes_nothing(project: Project, asked: C
     assert asked() == []
 
 
+@pytest.mark.long
 def test_results_from_before_the_checks_say_that_nobody_looked(
     project: Project, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +159,7 @@ def test_an_interval_that_leaves_the_values_is_a_finding(value: float, bounds: t
     assert stored.bounds_finding([{**row, "ci_low": 0.0}], scores, [Own]) is None
 
 
+@pytest.mark.long
 def test_the_findings_of_trials_are_asked_for_as_such(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(QueryError, match=r"run` first$"):
         read_rows(project.lake, "select 1")

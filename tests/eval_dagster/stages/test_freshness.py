@@ -185,6 +185,7 @@ def made(project: Project) -> dict[tuple[str, str, str], bool]:
     return found
 
 
+@pytest.mark.long
 @few("change", CHANGES, kept=[keep, prompt, row, model], ids=lambda change: change.__name__)
 def test_a_dry_run_says_what_the_run_makes(
     change: Change, project: Callable[[str], Project], write: Write, asked: Callable[[], list[str]]
@@ -203,6 +204,7 @@ def test_a_dry_run_says_what_the_run_makes(
     assert all(state.is_fresh for state in again.values()), again
 
 
+@pytest.mark.long
 @few("stage", STAGES, kept=["sample_scores"])
 def test_changed_code_of_a_stage_of_the_package_is_a_cause(
     stage: str, project: Callable[[str], Project], asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
@@ -221,6 +223,7 @@ def test_changed_code_of_a_stage_of_the_package_is_a_cause(
     assert not asked()
 
 
+@pytest.mark.long
 def test_before_the_first_run_everything_is_missing(
     project: Callable[[str], Project], asked: Callable[[], list[str]], tmp_path: Path
 ) -> None:
@@ -233,6 +236,7 @@ def test_before_the_first_run_everything_is_missing(
     assert len(asked()) == 15
 
 
+@pytest.mark.long
 def test_a_new_eval_of_known_requests_sends_none_of_them(project: Callable[[str], Project], write: Write) -> None:
     run_all(project(CONFIG), partitions(project(CONFIG)))
     state = looked(project(new_eval(write)))["third", "one"]
@@ -245,6 +249,7 @@ BROKEN = CONFIG.replace("    suites:", "      broken: {task: 'broken_task.py:Qui
 )
 
 
+@pytest.mark.long
 def test_what_is_broken_has_its_reason_and_costs_no_other(project: Callable[[str], Project], write: Write) -> None:
     for name in ("broken_task.py", "broken_model.py"):
         write(name, "import no_such_package")
@@ -262,6 +267,7 @@ def test_what_is_broken_has_its_reason_and_costs_no_other(project: Callable[[str
     assert lost.estimate.requests == 0
 
 
+@pytest.mark.long
 def test_errors_that_may_not_come_again_are_asked_again(project: Callable[[str], Project], write: Write) -> None:
     write("answer.py", "def answer(request):\n    raise ValueError('no answer')\n")
     config = CONFIG.replace("twin: {task", "# twin: {task")
@@ -287,6 +293,7 @@ def fetching(indent: str, otherwise: str) -> str:
     return "".join(f"{indent}{line}\n" for line in lines)
 
 
+@pytest.mark.long
 def test_rows_that_code_brings_are_read_without_a_network(project: Callable[[str], Project], write: Write) -> None:
     fetches = TASK.replace(
         "        def _get_instruction_text",
@@ -308,6 +315,7 @@ def test_rows_that_code_brings_are_read_without_a_network(project: Callable[[str
     assert fetched.cells["rendered_prompts"].causes == ["prompt"]
 
 
+@pytest.mark.long
 def test_prompts_are_rendered_without_a_network(project: Callable[[str], Project], write: Write) -> None:
     asking = "return f\"Say {item['word']}.\""
     fetches = TASK.replace(f"            {asking}\n", fetching(" " * 12, asking))
@@ -322,6 +330,7 @@ def test_prompts_are_rendered_without_a_network(project: Callable[[str], Project
     assert "have to be fetched" in state.cells["model_outputs"].detail
 
 
+@pytest.mark.long
 def test_a_result_of_an_earlier_release_says_what_it_knows(project: Callable[[str], Project], write: Write) -> None:
     """Its files do not record what they are made of; of their inputs they do."""
     opened = project(CONFIG)

@@ -60,6 +60,7 @@ def aggregates(tables: dict[str, list[Any]]) -> dict[str, float]:
     return {row["metric"]: row["value"] for row in tables["task_metrics"] if row["subject"] is None}
 
 
+@pytest.mark.long
 def test_choices_of_two_splits(run: Callable[..., dict[str, list[Any]]]) -> None:
     tables = run("ports:choice")
     assert [row["prompt"] for row in tables["rendered_prompts"]] == [
@@ -73,6 +74,7 @@ def test_choices_of_two_splits(run: Callable[..., dict[str, list[Any]]]) -> None
     assert found["ppl"] == pytest.approx(math.exp(3))
 
 
+@pytest.mark.long
 def test_texts_after_an_example(run: Callable[..., dict[str, list[Any]]]) -> None:
     tables = run("ports:text", ", num_fewshot: 1")
     assert tables["rendered_prompts"][0]["prompt"] == ("Name a port.\n\n\n\nCountry: Egypt\nPort: Suez\n\nCountry: Italy\nPort:")
@@ -99,6 +101,7 @@ def test_several_texts_and_their_number(open_project: Callable[..., Project], ru
     assert found == {"pass@k:k=1&n=2": pytest.approx(1 / 3), "maj@n:n=3": pytest.approx(1 / 3)}
 
 
+@pytest.mark.long
 def test_whole_texts(run: Callable[..., dict[str, list[Any]]]) -> None:
     tables = run("ports:whole")
     assert {row["response_type"] for row in tables["rendered_prompts"]} == {"perplexity"}

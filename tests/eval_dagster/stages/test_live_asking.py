@@ -174,6 +174,7 @@ def test_the_end_of_a_model_settles_what_it_left(run: Run) -> None:
     assert run.live.is_interrupted
 
 
+@pytest.mark.long
 def test_two_runs_never_wait_for_each_others_end(tmp_path: Path) -> None:
     with run_in(tmp_path) as one, run_in(tmp_path) as other:
         one.ask("a", "b")

@@ -114,11 +114,16 @@ def test_evals_of_one_run_share_the_session_of_their_model(server: CallingServer
     assert read_rows(project.lake, "select value, n_errors from leaderboard") == [{"value": 1.0, "n_errors": 0}] * 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [("adding", "adding"), ("adding", "again")])
 def test_two_runs_at_once_ask_everything_once(server: CallingServer, project_of: Callable[..., Project], names: tuple[str, str]) -> None:
     server.say = lambda _episode, _turn: time.sleep(0.05)
     problems: list[str] = []
-    threads = [threading.Thread(target=lambda name=name: problems.append(_run(project_of(server), name))) for name in names]  # type: ignore[misc]
+    projects = [project_of(server) for _ in names]  # before the threads, since it writes the configuration
+    threads = [
+        threading.Thread(target=lambda each=each: problems.append(_run(*each)))  # type: ignore[misc]
+        for each in zip(projects, names, strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -127,8 +132,9 @@ def test_two_runs_at_once_ask_everything_once(server: CallingServer, project_of:
     assert sorted(server.asked) == EACH_ONCE
 
 
+@pytest.mark.long
 def test_what_another_run_asks_is_waited_for_and_asked_if_it_failed(server: CallingServer, project_of: Callable[..., Project]) -> None:
-    both = threading.Barrier(2)
+    both, projects = threading.Barrier(2), {name: project_of(server) for name in ("adding", "again")}
 
     def say(episode: int, turn: int) -> None:
         if (episode, turn) == (3, 4) and server.asked.count((3, 4)) == 1:
@@ -139,11 +145,10 @@ def test_what_another_run_asks_is_waited_for_and_asked_if_it_failed(server: Call
     problems: list[str] = []
 
     def run(name: str) -> None:
-        project = project_of(server)
         both.wait()
-        problems.append(_run(project, name))
+        problems.append(_run(projects[name], name))
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in ("adding", "again")]
+    threads = [threading.Thread(target=run, args=(name,)) for name in projects]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -152,6 +157,7 @@ def test_what_another_run_asks_is_waited_for_and_asked_if_it_failed(server: Call
     assert sorted(server.asked) == sorted([*EACH_ONCE, (3, 4)])
 
 
+@pytest.mark.long
 def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server: CallingServer, project_of: Callable[..., Project]) -> None:
     def say(_episode: int, turn: int) -> None:
         if turn == 5:
@@ -179,6 +185,7 @@ def test_what_is_stored_needs_no_server(server: CallingServer, project_of: Calla
     assert server.asked == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_waits_for_the_answers_under_way(
     server: CallingServer, project_of: Callable[..., Project], tmp_path: Path, number: int
@@ -209,6 +216,7 @@ def test_an_interrupted_run_waits_for_the_answers_under_way(
     assert sorted(server.asked) == EACH_ONCE, "what was under way at the signal was stored"
 
 
+@pytest.mark.long
 def test_a_conversation_stays_at_its_server(project_of: Callable[..., Project]) -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(running()) for _ in range(3)]
@@ -224,6 +232,7 @@ def test_a_conversation_stays_at_its_server(project_of: Callable[..., Project]) 
         assert len({place for found in places.values() for place in found}) > 1
 
 
+@pytest.mark.long
 def test_a_server_that_goes_down_leaves_its_conversations_to_another_one(project_of: Callable[..., Project]) -> None:
     with ExitStack() as stack:
         first, other = stack.enter_context(running()), stack.enter_context(running())

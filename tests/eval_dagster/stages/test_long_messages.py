@@ -23,6 +23,7 @@ TASK = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("length", "is_cut"), [(1_000, False), (1_000_000, True)])
 def test_a_message_of_a_megabyte_is_cut(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], length: int, is_cut: bool

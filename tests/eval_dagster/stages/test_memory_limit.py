@@ -30,12 +30,14 @@ def test_each_eval_that_takes_too_much_fails_with_its_stage_and_row(open_project
         assert CURE in each.message
 
 
+@pytest.mark.long
 def test_a_limit_that_is_not_reached_changes_nothing(open_project: Callable[[str], Project]) -> None:
     results, failures = run_all(open_project(limited("64GiB")), BOTH)
     assert failures == []
     assert len(results) == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", ["rendered_prompts", "model_outputs", "sample_scores"])
 def test_a_stage_that_takes_too_much_leaves_the_results_before_it(
     stage: str, open_project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch

@@ -105,6 +105,7 @@ def test_a_prompt_without_an_answer_is_named(tmp_path: Path) -> None:
         read_answers(Sums, prompts, outputs, scored, read_scores(scored))
 
 
+@pytest.mark.long
 def test_many_samples_take_little_memory(tmp_path: Path) -> None:
     prompts, outputs, scored = files_of(tmp_path, MANY)
     tracemalloc.start()

@@ -43,6 +43,7 @@ ONE_OF_EACH = {(fault.checks, fault.status): name for name, fault in reversed(FA
 """The first fault that the same checks find. Two ways to be found by one check are long."""
 
 
+@pytest.mark.long
 @few("name", FAULTS, kept=list(ONE_OF_EACH.values()))
 def test_a_planted_fault_is_found_by_its_check_alone(name: str, evaluated: Callable[..., Project]) -> None:
     fault = FAULTS[name]
@@ -171,6 +172,7 @@ def test_each_check_has_a_planted_fault() -> None:
     assert {check for fault in FAULTS.values() for check in fault.checks} == set(Check) - {Check.SHORTENED_PROMPTS, Check.ENDPOINT_CHANGED}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", SOUND)
 def test_nothing_is_found_in_sound_answers(task: str, evaluated: Callable[..., Project]) -> None:
     project = evaluated(task)
@@ -186,6 +188,7 @@ def test_nothing_is_found_in_sound_answers(task: str, evaluated: Callable[..., P
     assert answer_words(shown(project)) == ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", UNTOLD)
 def test_what_cannot_be_told_is_not_clean(name: str, evaluated: Callable[..., Project]) -> None:
     task, fault, check, reason = UNTOLD[name]
@@ -194,6 +197,7 @@ def test_what_cannot_be_told_is_not_clean(name: str, evaluated: Callable[..., Pr
     assert all(check not in found(project, status) for status in set(Status) - {Status.NOT_CHECKED})
 
 
+@pytest.mark.long
 def test_a_form_that_changed_is_compared_with_the_last_result(evaluated: Callable[..., Project]) -> None:
     assert Check.FORMAT_CHANGED not in found(evaluated("Sums")) | found(evaluated("Sums"), Status.CLEAN), "there is none"
     seen = found(evaluated("Sums", "said = '' if n % 4 == 0 else said"))["format_changed"]["seen"]
@@ -202,6 +206,7 @@ def test_a_form_that_changed_is_compared_with_the_last_result(evaluated: Callabl
     assert "format_changed" in found(evaluated("Sums"), Status.CLEAN)
 
 
+@pytest.mark.long
 def test_a_cell_of_which_nothing_is_known_is_not_green(evaluated: Callable[..., Project]) -> None:
     groups = cell_findings(evaluated("Sums", "said = 1 / 0").lake, "quiz", "one")
     assert groups is not None

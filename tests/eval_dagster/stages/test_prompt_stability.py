@@ -87,6 +87,7 @@ def render(open_project: Callable[..., Project], write: Callable[[str, str], Pat
 KINDS = [("Rivers", "random"), ("Rivers", "first"), ("Rivers", "balanced"), ("Drawn", "random"), ("Written", "random")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "strategy"), KINDS)
 def test_neither_limit_nor_subjects_nor_their_order_changes_a_prompt(render: Render, task: str, strategy: str) -> None:
     whole = render(task, strategy)

@@ -42,6 +42,7 @@ def _evaluated(project: Project) -> list[str]:
     return [row["model"] for row in read_rows(project.lake, "select model from leaderboard where value is not null order by model")]
 
 
+@pytest.mark.long
 def test_publications_take_little_of_a_short_run(open_project: Callable[..., Project], published: list[Lake]) -> None:
     project = open_project(CONFIG)
     list(evaluate(project, [("sums", name) for name in MODELS], stages=set(STAGES), run_id="test", reporter=SilentReporter()))
@@ -49,6 +50,7 @@ def test_publications_take_little_of_a_short_run(open_project: Callable[..., Pro
     assert _evaluated(project) == MODELS
 
 
+@pytest.mark.long
 def test_the_catalog_of_a_run_that_takes_its_time_follows_each_model(
     open_project: Callable[..., Project], published: list[Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_every_table_of_samples_has_the_column() -> None:
     assert not without
 
 
+@pytest.mark.long
 def test_errors_name_their_samples(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     project = _project(open_project, write)
     write("answer.py", "def answer(request):\n    raise ValueError('down')\n")
@@ -119,6 +120,7 @@ def test_errors_name_their_samples(open_project: Callable[..., Project], write: 
     assert set(_names(project, "errors").values()) == {"T-1", "2", None, "T-4"}
 
 
+@pytest.mark.long
 def test_a_name_of_two_rows_is_said_and_not_fatal(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     project = _project(open_project, write, last="T-1")
     for _ in range(2):  # also where the prompts are current
@@ -159,6 +161,7 @@ def test_the_id_of_a_doc_names_its_question(
     assert set(_names(project, "samples").values()) == ({"1", "2"} if has_field else {None})
 
 
+@pytest.mark.long
 def test_labels_of_people_have_the_names(open_project: Callable[..., Project], write: Callable[[str, str], Path], tmp_path: Path) -> None:
     project = _project(open_project, write)
     run_all(project, PARTITIONS[:1])

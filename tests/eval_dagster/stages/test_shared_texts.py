@@ -67,6 +67,7 @@ def texts(open_project: Callable[..., Project], write: Callable[[str, str], Path
     return Texts(open_project, write, tmp_path)
 
 
+@pytest.mark.long
 def test_the_first_four_of_six_texts_are_the_four(texts: Texts) -> None:
     four, drawn = texts.ask(4)
     assert drawn == 12
@@ -85,6 +86,7 @@ def test_the_first_four_of_six_texts_are_the_four(texts: Texts) -> None:
     assert not {text for each in others.values() for text in each} & {text for each in six.values() for text in each}
 
 
+@pytest.mark.long
 def test_texts_that_could_not_be_added_are_asked_for_again(texts: Texts) -> None:
     four, _ = texts.ask(4)
     texts.failing.touch()

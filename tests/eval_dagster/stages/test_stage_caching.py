@@ -44,6 +44,7 @@ TASK = """
 """
 
 
+@pytest.mark.long
 def test_a_second_materialization_asks_no_model_and_reads_no_dataset(
     open_project: Callable[..., Project], asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +61,7 @@ def test_a_second_materialization_asks_no_model_and_reads_no_dataset(
     assert [result.file.path for result in second.values()] == [result.file.path for result in first.values()]
 
 
+@pytest.mark.long
 def test_editing_a_metric_scores_again_and_calls_no_model(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], asked: Callable[[], list[str]]
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_comment_in_a_metric_changes_nothing(
     assert all(result.cached for result in again.values())
 
 
+@pytest.mark.long
 def test_raising_the_limit_sends_only_the_new_samples(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], asked: Callable[[], list[str]]
 ) -> None:
@@ -105,6 +108,7 @@ def test_raising_the_limit_sends_only_the_new_samples(
     assert more["model_outputs", "numbers"].file.info.counts["requests"] == 60
 
 
+@pytest.mark.long
 def test_the_same_request_of_two_evals_is_sent_once(open_project: Callable[..., Project], asked: Callable[[], list[str]]) -> None:
     config = CONFIG + "      twin: {task: arithmetic, limit: 5}\n"
     _, failures = run_all(open_project(config), [("arithmetic", "scripted"), ("twin", "scripted")])
@@ -113,6 +117,7 @@ def test_the_same_request_of_two_evals_is_sent_once(open_project: Callable[..., 
     assert len(requests) == len(set(requests)) == 15
 
 
+@pytest.mark.long
 def test_a_changed_model_is_asked_again(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], asked: Callable[[], list[str]], tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def _run(open_project: Callable[..., Project], write: Callable[[str, str], Path]
     return project, results, failures
 
 
+@pytest.mark.long
 def test_a_field_that_all_rows_lack_fails_its_eval_alone(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     _, results, failures = _run(open_project, write, '[{"other": "a?", "gold": " yes"}, {"gold": " no"}]')
     assert [failure.eval_name for failure in failures] == ["rows"]
@@ -59,6 +60,7 @@ def test_a_field_that_all_rows_lack_fails_its_eval_alone(open_project: Callable[
     assert ("task_metrics", "rows") not in results
 
 
+@pytest.mark.long
 def test_an_empty_choice_is_an_error_of_its_sample(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     rows = '[{"question": "a?", "gold": " yes"}, {"question": "b?", "gold": " no", "yes": ""}, {"question": "c?", "gold": " no"}]'
     write("rows_task.py", (ROWS % rows).replace('[" yes", " no"]', '[item.get("yes", " yes"), " no"]'))
@@ -74,6 +76,7 @@ def test_an_empty_choice_is_an_error_of_its_sample(open_project: Callable[..., P
     assert error["error"].startswith("RowError: row 1 of split 'test'")
 
 
+@pytest.mark.long
 def test_an_empty_dataset_fails_its_eval_alone(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     project, results, failures = _run(open_project, write, "[]")
     assert [failure.eval_name for failure in failures] == ["rows"]
@@ -82,6 +85,7 @@ def test_an_empty_dataset_fails_its_eval_alone(open_project: Callable[..., Proje
     assert project.lake.current("samples", "rows") is None
 
 
+@pytest.mark.long
 def test_a_gold_answer_that_is_no_choice_fails_its_eval_alone(
     open_project: Callable[..., Project], write: Callable[[str, str], Path]
 ) -> None:
@@ -173,6 +177,7 @@ def test_an_error_that_may_pass_is_asked_again(
     assert read_rows(project.lake, "select n, n_errors from leaderboard") == [{"n": 15, "n_errors": 0}]
 
 
+@pytest.mark.long
 def test_a_metric_that_fails_is_an_error_row(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     metric = """
     class Broken(AccuracyLoglikelihood):

@@ -142,6 +142,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(new_project(tmp_path_factory.mktemp("whole"))("home"))
 
 
+@pytest.mark.long
 def test_all_rows_are_in_one_batch(whole: Made) -> None:
     assert {row["prompt_version"] for row in whole.prompts[0][0]} == {whole.prompts[0][1]}
     assert whole.prompts[0][2]["prompts"] == 14 * 2 * 3
@@ -156,6 +157,7 @@ def test_all_rows_are_in_one_batch(whole: Made) -> None:
 
 
 # Each part of the prompts reads all answers to the parts before it: single prompts take much longer than single rows.
+@pytest.mark.long
 @few("size, prompts", [(1, 5), (7, 7), (1, 1), (2, 2)], kept=2)
 def test_the_size_of_batches_changes_nothing(
     whole: Made, project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch, size: int, prompts: int
@@ -190,6 +192,7 @@ class Counting(SilentReporter):
             yield advance
 
 
+@pytest.mark.long
 def test_prompts_are_asked_in_parts_that_are_told(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "_MOST_PROMPTS", 60)
     reporter = Counting()
@@ -204,6 +207,7 @@ def test_prompts_are_asked_in_parts_that_are_told(project: Callable[[str], Proje
     ]
 
 
+@pytest.mark.long
 def test_the_characters_of_a_part_are_bounded(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = project("home")
     run_all(opened, KEYS[:1])
@@ -216,6 +220,7 @@ def test_the_characters_of_a_part_are_bounded(project: Callable[[str], Project],
     assert all(sum(part[:-1]) < 100 <= sum(part) for part in parts[:-1]), "no part goes on after it is full"
 
 
+@pytest.mark.long
 def test_a_model_that_fails_leaves_the_parts_after_it_alone(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "_MOST_PROMPTS", 10)
     opened, asked = project("home"), list[int]()
@@ -266,6 +271,7 @@ def counts_without_parts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[
     return counts_of_shared(new_project(tmp_path_factory.mktemp("shared"), SHARED)("home"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 5, 12])
 def test_requests_that_evals_share_are_counted_alike_in_parts(
     size: int, counts_without_parts: list[dict[str, float]], shared: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch
@@ -276,6 +282,7 @@ def test_requests_that_evals_share_are_counted_alike_in_parts(
     assert counts_of_shared(shared("home")) == counts_without_parts
 
 
+@pytest.mark.long
 def test_a_request_that_failed_is_not_sent_again_in_a_later_part(shared: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     timed = inference._timed
@@ -294,6 +301,7 @@ def test_a_request_that_failed_is_not_sent_again_in_a_later_part(shared: Callabl
     assert [each["retryable_errors"] for each in found] == [12, 12]
 
 
+@pytest.mark.long
 def test_an_eval_before_prompts_that_cannot_be_read_has_its_result(
     project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +353,7 @@ def test_a_cluster_field_that_no_row_has_is_named(project: Callable[[str], Proje
     assert "no row has the field 'chapter' of the task's CLUSTER_FIELD; the rows have: n, page" in failure.message
 
 
+@pytest.mark.long
 def test_samples_are_found_in_any_order(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = project("home")
     run_all(opened, KEYS)
@@ -362,6 +371,7 @@ def test_samples_are_found_in_any_order(project: Callable[[str], Project], monke
         assert names[0] in lazily
 
 
+@pytest.mark.long
 def test_few_passes_are_enough_in_the_order_of_the_snapshot(project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = project("home")
     run_all(opened, KEYS[:1])
@@ -372,6 +382,7 @@ def test_few_passes_are_enough_in_the_order_of_the_snapshot(project: Callable[[s
     assert len(passes) <= 1 + 3, "one for the cluster field, and one for each variant"
 
 
+@pytest.mark.long
 def test_answers_are_found_in_another_order_and_a_lacking_one_is_named(project: Callable[[str], Project]) -> None:
     opened = project("home")
     run_all(opened, KEYS)

@@ -239,6 +239,7 @@ def test_mutual_information_greediness_and_context_reach_the_metrics(run: Callab
     assert json.loads(tables["rendered_prompts"][0]["context"]) == [{"word": "7"}]
 
 
+@pytest.mark.long
 def test_a_perplexity_is_scored_as_one_choice(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     def respond(request: Request) -> ModelResponse:
         assert request.perplexity
@@ -253,6 +254,7 @@ def test_a_perplexity_is_scored_as_one_choice(run: Callable[..., dict[str, list[
     assert [row["response_type"] for row in tables["rendered_prompts"]] == ["perplexity"] * 3
 
 
+@pytest.mark.long
 def test_reasoning_is_split_off_and_a_text_cut_inside_it_is_no_answer(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     texts = {"+ 1": "<think>6 + 1 is 7</think> 7.", "+ 2": "8", "+ 3": "<think>is it 9"}
 

@@ -163,6 +163,7 @@ def run(open_project: Callable[..., Project], write: Callable[[str, str], Path],
     return run_it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("choice", ["required", "weather"])
 def test_a_model_of_this_process_calls_tools(run: Run, choice: str) -> None:
     """Its weights are random, so a grammar makes it call: a valid call of the offered tool, whose result is in the next prompt."""
@@ -179,6 +180,7 @@ def test_a_model_of_this_process_calls_tools(run: Run, choice: str) -> None:
     assert read_rows(again.lake, "select name, arguments, result, error from tool_calls") == calls
 
 
+@pytest.mark.long
 def test_a_model_is_not_told_of_tools_where_it_may_call_none(run: Run) -> None:
     project, _ = run(WITH_TOOLS, "none")
     assert not read_rows(project.lake, "select * from tool_calls")
@@ -186,17 +188,20 @@ def test_a_model_is_not_told_of_tools_where_it_may_call_none(run: Run) -> None:
     assert turns[0]["prompt_tokens"] < 60 < turns[1]["prompt_tokens"], "the first prompt has no definition of a tool, the second has"
 
 
+@pytest.mark.long
 def test_a_demanded_call_that_is_cut_is_an_error(run: Run) -> None:
     project, _ = run(WITH_TOOLS, "required", tokens=5)
     errors = [row["error"] for row in read_rows(project.lake, "select error from episodes")]
     assert all("ToolChoiceError: the answer has no whole call, which tool_choice demands" in error for error in errors)
 
 
+@pytest.mark.long
 def test_a_demanded_call_is_found_where_the_template_opens_a_reasoning(run: Run) -> None:
     project, _ = run(WITH_TOOLS.replace("<assistant>{% endif %}", "<assistant><think>{% endif %}"), "required")
     assert [row["n_tool_calls"] for row in read_rows(project.lake, "select n_tool_calls from episodes")] == [1, 1]
 
 
+@pytest.mark.long
 def test_an_unknown_choice_is_an_error_that_names_the_tools(run: Run) -> None:
     project, _ = run(WITH_TOOLS, "wether")
     errors = {row["error"] for row in read_rows(project.lake, "select error from episodes")}
@@ -204,6 +209,7 @@ def test_an_unknown_choice_is_an_error_that_names_the_tools(run: Run) -> None:
     assert "tool_choice is 'wether'; expected required, none or one of the tools: weather" in errors.pop()
 
 
+@pytest.mark.long
 def test_a_template_without_tools_is_refused(run: Run) -> None:
     project, _ = run(PLAIN, "required")
     errors = {row["error"] for row in read_rows(project.lake, "select error from episodes")}

@@ -59,6 +59,7 @@ CONFIG = """
 """
 
 
+@pytest.mark.long
 def test_each_eval_has_score_stderr_and_n_and_no_metric_of_these_names_is_lost(
     open_project: Callable[..., Project], write: Callable[[str, str], Path]
 ) -> None:

@@ -53,6 +53,7 @@ def test_answers_without_a_cost_are_counted(rows: list[Mapping[str, Any]], has_p
     assert costs.counts() == counts
 
 
+@pytest.mark.long
 def test_a_bill_with_a_gap_is_shown_as_one(open_project: Callable[..., Project], tmp_path: Path) -> None:
     with stub_server(tmp_path, answers={}) as stub:
         project = open_project(CONFIG.format(url=stub.base_url))

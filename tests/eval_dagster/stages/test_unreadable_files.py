@@ -30,6 +30,7 @@ OF_RECORDS = ["notices", "attempts", "acceptances", "regressions/suite=nightly"]
 METRICS = "select eval, metric, subject, value, n from metrics order by all"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folders", [OF_RESULTS, OF_RECORDS], ids=["results", "records"])
 @few("year", [2099, 2001], kept=1)
 def test_a_loop_of_links(folders: list[str], year: int, open_project: Callable[..., Project]) -> None:
@@ -51,6 +52,7 @@ def test_a_loop_of_links(folders: list[str], year: int, open_project: Callable[.
     assert len(judge(project, "nightly", run_id="gate").regressions) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["loop", "file"])
 @few(
     "folder",

@@ -32,6 +32,7 @@ from eval_dagster.users_code import calling, doing
 VIEW = Completion(completion_text="4", row={"i": 1, "parts": [1, 2]}, ground_truths=["4"])
 
 
+@pytest.mark.long
 def test_what_ends_a_process_is_an_error_of_its_sample_or_its_eval(tmp_path: Path) -> None:
     chosen = cells(faults=["exit0", "wrong", "changes"])
     write_project(tmp_path, chosen)

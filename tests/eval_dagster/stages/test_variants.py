@@ -163,6 +163,7 @@ def rows_of(project: Project, sql: str) -> list[dict[str, Any]]:
     return query(project.lake, sql)
 
 
+@pytest.mark.long
 def test_each_row_is_asked_in_each_variant_and_the_score_is_their_mean(run: Callable[..., Project], asked: Callable[[], list[str]]) -> None:
     project = run(POLITE)
     prompts = rows_of(project, "select sample_id, source_id, variant, prompt from prompts")
@@ -179,6 +180,7 @@ def test_each_row_is_asked_in_each_variant_and_the_score_is_their_mean(run: Call
     assert metric["stderr"] == pytest.approx((5 / 39 / 40) ** 0.5), "a row counts once, in all its variants"
 
 
+@pytest.mark.long
 def test_the_score_by_variant_and_the_effect_of_the_prompt_are_those_of_the_script(run: Callable[..., Project]) -> None:
     project = run(POLITE)
     scores = rows_of(project, "select variant, value, stderr, n from variant_scores")
@@ -341,6 +343,7 @@ def test_wrong_variants_in_the_file_are_named(open_project: Callable[..., Projec
             open_project(CONFIG.format(settings=f", variants: {variants}"))
 
 
+@pytest.mark.long
 def test_answers_are_scored_by_the_task_as_it_asked(run: Callable[..., Project]) -> None:
     config = CONFIG.replace("py:Numbers", "py:Letters")
     for limit in (1, 5):  # the prompts of a single row follow each other in the file
@@ -356,6 +359,7 @@ def test_answers_are_scored_by_the_task_as_it_asked(run: Callable[..., Project])
 MORE = ', variants: {polite: {instruction: "Now please read."}, loud: {instruction: "READ!"}}'
 
 
+@pytest.mark.long
 def test_only_what_is_new_is_asked(run: Callable[..., Project], asked: Callable[[], list[str]]) -> None:
     def version(project: Project) -> str:
         return project.lake.require("prompts", "rendered_prompts", "numbers", "scripted").info.version
@@ -374,6 +378,7 @@ def test_only_what_is_new_is_asked(run: Callable[..., Project], asked: Callable[
     assert asked() == [], "to remove variants asks nothing"
 
 
+@pytest.mark.long
 def test_without_variants_prompts_and_versions_are_as_before(open_project: Callable[..., Project]) -> None:
     project = open_project("""
         models:
@@ -404,6 +409,7 @@ def test_without_variants_prompts_and_versions_are_as_before(open_project: Calla
     assert "variants" not in str(rows_of(project, "select * from metrics limit 1"))
 
 
+@pytest.mark.long
 def test_results_with_other_variants_are_compared_on_the_prompts_that_both_have(run: Callable[..., Project]) -> None:
     run("")
     run(POLITE)
@@ -457,6 +463,7 @@ def lead(open_project: Callable[..., Project], write: Callable[[str, str], Path]
     return run_it
 
 
+@pytest.mark.long
 def test_models_that_the_prompt_ranks_differently_have_no_stable_ranks(
     lead: Callable[..., Project], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -504,6 +511,7 @@ def test_equal_scores_share_their_place(lead: Callable[..., Project], write: Cal
     assert 0 < expected < 1
 
 
+@pytest.mark.long
 def test_a_spread_that_may_be_chance_is_not_taken_for_more_than_the_models(lead: Callable[..., Project]) -> None:
     project = lead(POLITE + ", limit: 11", "scripted", "third")  # one row of eleven differs between the variants, none between the models
     rows = {row["model"]: row for row in rows_of(project, "select * from prompt_sensitivity")}
@@ -515,6 +523,7 @@ def test_a_spread_that_may_be_chance_is_not_taken_for_more_than_the_models(lead:
     assert "may be chance" in words
 
 
+@pytest.mark.long
 def test_a_result_in_other_variants_has_no_rank(lead: Callable[..., Project]) -> None:
     lead("", "third")
     project = lead(POLITE, "scripted", "other")
@@ -522,6 +531,7 @@ def test_a_result_in_other_variants_has_no_rank(lead: Callable[..., Project]) ->
     assert board == {"scripted": (1, None), "other": (2, None), "third": (None, "prompts")}
 
 
+@pytest.mark.long
 def test_the_beginning_that_variants_share_is_computed_once(
     open_project: Callable[..., Project], write: Callable[[str, str], Path], tiny_model: Path
 ) -> None:

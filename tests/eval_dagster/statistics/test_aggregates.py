@@ -192,6 +192,7 @@ def test_the_interval_of_a_weighted_mean_holds_the_truth(correlation: float) -> 
     assert 0.95 < ratio < 1.05
 
 
+@pytest.mark.long
 def test_without_the_covariance_an_interval_of_shared_questions_would_be_too_narrow() -> None:
     """A check of the checks: the same answers with clusters that are taken to differ cover far less."""
     suites = simulated((0.7, 0.6), 100, SHARED, 1000, 3)

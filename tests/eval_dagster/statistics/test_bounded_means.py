@@ -97,6 +97,7 @@ def test_a_difference_of_scores_that_are_nearly_all_0() -> None:
     assert (unknown.ci_low, unknown.ci_high) == (None, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("zeros", [0.95, 0.5])
 @pytest.mark.parametrize("n", [10, 30])
 def test_the_interval_of_a_difference_contains_the_truth(n: int, zeros: float) -> None:

@@ -66,6 +66,7 @@ def test_the_tables_hold_what_the_page_promises() -> None:
         assert fallen[name_of(1000, 0.03, flips)][5][0] <= 35
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("power", [EAGER, PATIENT])
 @pytest.mark.parametrize(
     ("n", "margin"),
@@ -81,6 +82,7 @@ def test_a_fall_of_the_margin_is_rarely_proven_at_any_look(n: int, margin: float
     assert at_each_full.probabilities(0.05, 0.05 + margin).sum() > 0.06, "the enumeration could show a level that is not spent"
 
 
+@pytest.mark.long
 def test_the_enumeration_is_right() -> None:
     """Against simulated evals."""
     flips, fall, suites = 0.05, 0.02, 2000

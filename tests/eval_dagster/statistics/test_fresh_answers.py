@@ -82,6 +82,7 @@ def test_a_random_part_of_the_others_stands_for_all_of_them() -> None:
     assert np.mean(estimates) == pytest.approx(whole, abs=4 * np.std(estimates) / np.sqrt(2000))
 
 
+@pytest.mark.long
 def test_chance_is_mostly_not_confirmed_and_a_real_fall_is() -> None:
     chance = simulate(Endpoint(samples=200, share=0.8), nights=15_000, level=LEVEL)
     spread = 4 * np.sqrt(chance.red) / 2

@@ -116,6 +116,7 @@ def test_more_rises_and_fewer_falls_never_prove_less(n: int, data: st.DataObject
         assert is_exact(n, margin, up, down - 1) >= (p_value <= LEVEL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "margin"), [(100, 0.03), (300, 0.03), (300, 0.01), (150, 0.02)])
 def test_a_fall_of_the_margin_is_rarely_proven(n: int, margin: float) -> None:
     for flips in (*FLIPS, 0.003, 0.01, 0.2):
@@ -158,6 +159,7 @@ def test_the_direction_counts() -> None:
         assert not not_worse(found, margin=0.03, higher_is_better=False).is_proven
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("clusters", "size", "alike", "most"), [(200, 5, 0.3, 0.06), (200, 5, 1.0, 0.06), (50, 20, 0.3, 0.06), (20, 50, 0.3, 0.06)]
 )
@@ -181,6 +183,7 @@ def test_falls_of_whole_clusters_are_rarely_proven(clusters: int, size: int, ali
         assert f"worth {clusters} independent ones" in str(not_worse(found, margin=0.03, higher_is_better=True).reason)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spread", ["few whole points", "all a little", "macro"])
 def test_scores_with_a_range_hold_the_level(spread: str) -> None:
     """F1 that falls by the margin: a few samples lose all, or all lose a little beside what flips anyway."""
@@ -203,6 +206,7 @@ def test_scores_with_a_range_hold_the_level(spread: str) -> None:
     assert quiet / nights > 0.5
 
 
+@pytest.mark.long
 def test_the_mean_of_several_results() -> None:
     """Half of the margin is proven of the mean, and rarely if the mean fell by it: all results a little, or one of them much."""
     rng, nights, evals, n = np.random.default_rng(6), 250, 5, 300
@@ -231,6 +235,7 @@ def _row(n: int, margin: float, flips: float) -> str:
     return f"| {n:,} | {margin * 100:.0f} points | {flips:.1%} | {shown} | {quiet:.0%} | {quiet**10:.0%} |\n"
 
 
+@pytest.mark.long
 def test_the_table_of_the_page_is_true() -> None:
     table = HEAD + "".join(_row(n, margin, flips) for n, margin in GRID for flips in FLIPS)
     text = PAGE.read_text("utf-8")
@@ -249,6 +254,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["shares", "scores"])
 def test_unequal_clusters_that_fall_whole_are_rarely_proven(layout: str, kind: str) -> None:
@@ -264,6 +270,7 @@ def test_unequal_clusters_that_fall_whole_are_rarely_proven(layout: str, kind: s
     assert proven / NIGHTS <= 0.05 + 2 * np.sqrt(0.05 / NIGHTS)
 
 
+@pytest.mark.long
 def test_errors_of_whole_clusters_are_rarely_proven() -> None:
     """300 clusters of ten: 2 % of them are errors, 1 % fall."""
     rng, proven = np.random.default_rng(3), 0
@@ -276,6 +283,7 @@ def test_errors_of_whole_clusters_are_rarely_proven() -> None:
     assert proven / NIGHTS <= 0.05 + 2 * np.sqrt(0.05 / NIGHTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("smallest", [10, 20, 100])
 def test_a_fall_in_a_small_subject_is_rarely_proven(smallest: int) -> None:
     """The mean of ten subjects' means: all of the fall is in the smallest."""

@@ -49,6 +49,7 @@ def test_a_suite_in_which_nothing_changed_seldom_regresses(suites: list[tuple[Co
     assert uncorrected > 0.1 * SUITES, "ten evals without Holm's correction cry wolf: the simulation could show it"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", RUNS)
 def test_a_p_value_is_what_it_says(number: int) -> None:
     p_values = _p_values(_comparisons(number))

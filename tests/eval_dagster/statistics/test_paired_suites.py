@@ -112,6 +112,7 @@ def test_what_never_varies_has_no_noise_and_what_was_never_repeated_has_no_floor
     assert noise_floor(np.empty((0, 3))) is None
 
 
+@pytest.mark.long
 def test_two_runs_of_a_model_differ_by_less_than_the_floor_in_95_of_100_pairs() -> None:
     rng = np.random.default_rng(6)
     within = []

@@ -134,6 +134,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @few("n, margin, states, flips, kind", CASES, kept=4)
 def test_a_fall_of_the_margin_is_rarely_proven(n: int, margin: float, states: int, flips: float, kind: Callable[[float], Samples]) -> None:
     samples, most = kind(max(flips, 1e-9)), LEVEL if n >= 200 else 0.06
@@ -142,6 +143,7 @@ def test_a_fall_of_the_margin_is_rarely_proven(n: int, margin: float, states: in
         assert size <= most + 2.6 * np.sqrt(most / FEW_NIGHTS), f"{fall.__name__}: {size}"
 
 
+@pytest.mark.long
 def test_quiet_suites_are_proven_with_eight_states() -> None:
     samples = coins(0.1)
     one, eight = (share_proven(1000, 0.03, states, samples, samples[0], nights=FEW_NIGHTS) for states in (1, 8))

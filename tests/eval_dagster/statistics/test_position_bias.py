@@ -35,6 +35,7 @@ def sound(draw: np.random.Generator, kind: str, known: float, gold: Integers, pa
     return np.where(draw.random(n) < known, gold, guessed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_skewed", [False, True], ids=["equal", "skewed"])
 @pytest.mark.parametrize("positions", [2, 4, 5, 10])
 @pytest.mark.parametrize("kind", ["uniform", "prior", "items"])

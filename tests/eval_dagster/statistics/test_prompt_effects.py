@@ -102,7 +102,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("rows", [30, pytest.param(100, marks=pytest.mark.long), pytest.param(400, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("rows", [30, 100, 400])
 @pytest.mark.parametrize("case", CASES)
 def test_the_interval_contains_the_true_spread_at_its_rate(case: str, rows: int) -> None:
     effects, shares = CASES[case]

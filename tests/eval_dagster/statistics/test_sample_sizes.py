@@ -33,6 +33,7 @@ def test_a_fall_is_seen_in_8_of_10_nights(flips: float, fall: float) -> None:
     assert seen.mean() == pytest.approx(0.8, abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("flips", "margin"), [(0.02, 0.03), (0.05, 0.02), (0.1, 0.03)])
 def test_a_quiet_night_is_proven_in_8_of_10(flips: float, margin: float) -> None:
     n = samples_to_prove(margin, flips=flips)
@@ -41,12 +42,14 @@ def test_a_quiet_night_is_proven_in_8_of_10(flips: float, margin: float) -> None
     assert np.mean(proven) == pytest.approx(0.8, abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "flips", "fall"), [(300, 0.02, 0.0), (1000, 0.1, 0.0), (1000, 0.05, 0.01), (500, 0.0, 0.0), (98, 0.0, 0.0)])
 def test_the_power_of_a_proof(n: int, flips: float, fall: float) -> None:
     proven = [exact_p_value(n, int(up), int(down), 0.03) <= LEVEL for up, down in zip(*counts(n, flips, fall), strict=True)]
     assert power_of_proof(n, margin=0.03, flips=flips, fall=fall) == pytest.approx(np.mean(proven), abs=0.05)
 
 
+@pytest.mark.long
 def test_scores_with_a_range() -> None:
     rng, deviation = np.random.default_rng(3), 0.2
     n = samples_to_see_mean(0.03, deviation=deviation, level=LEVEL_OF_A_NIGHT)

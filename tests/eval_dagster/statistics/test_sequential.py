@@ -42,6 +42,7 @@ def test_levels_of_the_literature() -> None:
         assert -scipy.special.ndtri(levels) == pytest.approx(bounds, abs=2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("power", [EAGER, 2.0, PATIENT])
 @pytest.mark.parametrize("n", [160, 1000])
 def test_the_level_is_spent(n: int, power: float) -> None:

@@ -65,6 +65,7 @@ def test_the_interval_contains_the_truth(number: int) -> None:
         assert scenario.narrowest < measured.ratio < scenario.widest, "the error bar is as wide as the values scatter"
 
 
+@pytest.mark.long
 @few("number", _named(number for number, scenario in enumerate(SCENARIOS) if scenario.is_quick), kept=10)
 def test_the_interval_contains_the_truth_in_a_fifth_of_the_draws(number: int) -> None:
     scenario, measured = SCENARIOS[number], _measure(number, DRAWS // 5)

@@ -74,6 +74,7 @@ def test_without_a_cache_it_is_created(tmp_path: Path, monkeypatch: pytest.Monke
     assert tables(tmp_path / "b.db") == [("runs",)]
 
 
+@pytest.mark.long
 def test_the_second_home_opens_its_stores_without_creating_tables(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

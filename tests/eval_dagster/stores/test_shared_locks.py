@@ -35,6 +35,7 @@ def locks(postgres: Postgres, tmp_path: Path) -> SharedLocks:
     return SharedLocks(tmp_path, postgres.url())
 
 
+@pytest.mark.long
 def test_a_lock_of_a_killed_process_is_free_at_once(postgres: Postgres, locks: SharedLocks, tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path), postgres.url()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -117,6 +118,7 @@ def test_work_whose_lock_was_lost_is_done_once_more(postgres: Postgres, locks: S
     assert len(trials) == 2
 
 
+@pytest.mark.long
 def test_a_restart_is_waited_for(postgres: Postgres, locks: SharedLocks) -> None:
     postgres.stop()
     starting = threading.Timer(1.0, postgres.start)

@@ -138,6 +138,7 @@ def printed(text: str) -> str:
     return output.getvalue().removesuffix("\n")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["-" + "1" * 200_000 + "x", " " * 200_000 + "1", "<" + "a" * 200_000, "@<::#" * 40_000, "\x1b[" * 100_000])
 def test_a_long_text_takes_time_in_proportion(text: str) -> None:

@@ -73,6 +73,7 @@ def test_no_store_is_made_to_list_runs(tracker: Tracker, tmp_path: Path) -> None
     assert not (tmp_path / "home" / "mlflow.db").exists()
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_server_marks_a_run_as_deleted_and_loses_its_artifacts(server: str, tmp_path: Path) -> None:  # noqa: F811
     runs = Tracker(home=tmp_path / "home", tracking_uri=server, experiment="tests")

@@ -84,6 +84,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.long
 def test_a_result_is_a_finished_run_with_all_that_was_given(home: Path) -> None:
     run = client_of(home).get_run(tracker(home).log(result()))
     assert run.info.run_name == "mmlu · smollm2-135m"
@@ -301,6 +302,7 @@ def log_and_die(home: Path) -> None:
     tracker(home).log(result("killed", tables={"metrics": METRICS, "samples": DeadlySamples()}))
 
 
+@pytest.mark.long
 def test_a_killed_process_leaves_a_run_that_the_next_completes(home: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=log_and_die, args=(home,))
     process.start()
@@ -340,6 +342,7 @@ def test_processes_that_open_a_new_store_at_once_all_succeed(tmp_path: Path) -> 
     assert all(len(client_of(tmp_path).get_metric_history(run.info.run_id, "accuracy")) == 1 for run in runs)
 
 
+@pytest.mark.long
 def test_a_new_store_is_opened_without_a_word_and_nothing_is_left_in_the_current_folder(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from eval_dagster.tracking.tracker import Tracker; "
@@ -425,6 +428,7 @@ def wait_for(address: str) -> None:
     raise TimeoutError(address)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_server_takes_a_result_and_shows_it_at_its_own_address(
     server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -478,6 +482,7 @@ def _log_page_and_die(home: Path, page: Path) -> None:
     tracker(home).log_page(page, key="report/nightly/killed", run_name="nightly · report", tags={})
 
 
+@pytest.mark.long
 def test_a_page_whose_process_was_killed_is_no_run_at_work_for_ever(home: Path, tmp_path: Path) -> None:
     """Nobody asks for its key again: the next judgement has a key of its own."""
     page = tmp_path / "2026.html"

@@ -365,6 +365,7 @@ def _defined(node: ast.stmt) -> list[str]:
     return [target.id for target in getattr(node, "targets", [getattr(node, "target", None)]) if isinstance(target, ast.Name)]
 
 
+@pytest.mark.long
 def test_all_benchmarks_and_metrics_keep_their_versions_when_everything_is_tidied(overlay: dict[str, str]) -> None:
     before = {name: closure_texts(References(), [root]) for name, root in ROOTS.items()}
     sources = {definition.module.name: module_sources.source_of(definition.module.name) or "" for definition in definitions_of_all()}

@@ -3,6 +3,8 @@
 import random
 from collections import Counter
 
+import pytest
+
 from eval_dagster.versions.seen_ids import SeenIds
 
 
@@ -16,6 +18,7 @@ def test_each_id_is_counted_as_often_as_it_came() -> None:
         assert seen.times(name) == expected[name], name
 
 
+@pytest.mark.long
 def test_ids_that_share_their_last_bits_are_told_apart() -> None:
     seen = SeenIds()
     names = [f"{number << 40:016x}" for number in range(1, 3000)]

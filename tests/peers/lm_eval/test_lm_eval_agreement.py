@@ -29,6 +29,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Sequence[Report]:
     return compare(list(SMALL), tmp_path_factory.mktemp("lm_eval"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
 def test_tasks_of_all_types_agree(name: str, reports: Sequence[Report]) -> None:
     found = [each for each in reports if each.task == name]

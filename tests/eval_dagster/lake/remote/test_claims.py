@@ -39,6 +39,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     return open_folder
 
 
+@pytest.mark.long
 def test_a_second_machine_may_ask_what_the_first_does_not(shared: Machine) -> None:
     one, two = _cache(shared("one")), _cache(shared("two"))
     with one.claimed(set("abc"), "first-run") as first, two.claimed(set("bcd"), "second-run") as second:
@@ -54,6 +55,7 @@ def test_a_second_machine_may_ask_what_the_first_does_not(shared: Machine) -> No
         assert (later.requests, later.others) == ({"d"}, ())
 
 
+@pytest.mark.long
 def test_a_silent_claim_is_taken_over(shared: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = _cache(shared("one")), _cache(shared("two"))
     monkeypatch.setattr(claims, "BEAT_S", 1000.0)  # the process is stopped, or its machine is gone
@@ -73,6 +75,7 @@ def test_a_silent_claim_is_taken_over(shared: Machine, monkeypatch: pytest.Monke
             assert (taken.requests, taken.others) == (set("ab"), ())
 
 
+@pytest.mark.long
 def test_a_claim_that_beats_stays_and_one_that_was_silent_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "BEAT_S", 0.1)
     monkeypatch.setattr(claims, "SILENT_S", 1.0)

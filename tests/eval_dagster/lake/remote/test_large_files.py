@@ -54,6 +54,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is read from /proc")
 def test_a_large_file_takes_no_memory(machine: Callable[[str], Lake], large: Path) -> None:
     here, there = machine("here").mirror, machine("there").mirror

@@ -69,6 +69,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.long
 def test_a_lake_on_a_shared_disk(plain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"file://{tmp_path}/shared disk/lake"
     with pytest.raises(UsageError, match="there is no such folder; create it, or mount the disk that it is on"):
@@ -102,6 +103,7 @@ def test_a_second_machine_computes_nothing_again(url: str, tmp_path: Path, monke
     assert _relations(first) == _relations(second)
 
 
+@pytest.mark.long
 def test_a_machine_without_files_fetches_the_newest_alone(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     four = CONFIG
     for limit in (2, 3, 4):
@@ -132,6 +134,7 @@ def test_what_gc_deletes_is_deleted_for_all_machines(url: str, tmp_path: Path, m
     assert _relations(here) == _relations(there)
 
 
+@pytest.mark.long
 def test_gc_on_a_machine_that_is_days_ahead_deletes_nothing(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Clock(datetime):
         @classmethod
@@ -150,6 +153,7 @@ def test_gc_on_a_machine_that_is_days_ahead_deletes_nothing(url: str, tmp_path: 
     assert _files(project) == before
 
 
+@pytest.mark.long
 def test_the_folder_of_a_night_goes_with_its_list(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = _evaluate(tmp_path, "here", url, monkeypatch)
     days = (date(2020, 1, 31), date(2020, 2, 1))

@@ -88,6 +88,7 @@ def test_six_writers_on_two_machines_lose_nothing(machine: Machine, monkeypatch:
     assert len({file.info.run_id for file in current if file is not None}) == 1, "all machines show the same result"
 
 
+@pytest.mark.long
 def test_a_listing_has_the_scores_of_its_metrics(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics that are written while a long listing goes on are listed with their scores, or not at all."""
     here, reader = machine("here"), machine("reader")
@@ -111,6 +112,7 @@ def test_a_listing_has_the_scores_of_its_metrics(machine: Machine, monkeypatch: 
     assert is_written.is_set()
 
 
+@pytest.mark.long
 def test_a_file_is_called_missing_when_it_is_missing_twice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     here, reader = machine("here"), machine("reader")
     list(write_results(here, "a", 1))
@@ -255,6 +257,7 @@ def test_records_that_another_process_removes_are_read_where_they_were_merged(tm
     assert sorted(row["run_id"] for row in records_of(lake, "attempts")) == ["0", "1", "2"]
 
 
+@pytest.mark.long
 def test_merged_answers_are_found_on_every_machine(machine: Machine) -> None:
     caches = [ResponseCache(machine(name), "v1") for name in ("a", "b")]
     names = "abcdefghijklmnopqrstuvwxyz"
@@ -342,6 +345,7 @@ def _yesterday(work: Callable[[], object]) -> None:
         pool.submit(lambda: (setattr(_Clock.offset, "value", timedelta(days=-1)), work())).result()
 
 
+@pytest.mark.long
 def test_a_past_night_can_be_queried_on_every_machine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "datetime", _Clock)
     here, there = machine("here"), machine("there")
@@ -380,6 +384,7 @@ def test_the_nearest_nights_are_named(machine: Machine) -> None:
         night_lake(lake, date(2020, 1, 5))
 
 
+@pytest.mark.long
 def test_a_machine_that_may_only_read_leaves_the_night_to_others(
     machine: Machine, store: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +400,7 @@ def test_a_machine_that_may_only_read_leaves_the_night_to_others(
     assert nights(here) == []
 
 
+@pytest.mark.long
 def test_a_laptop_queries_with_the_url_alone(machine: Machine, store: ObjectStore, url: str, tmp_path: Path) -> None:
     list(write_results(machine("here"), "a", 2))
     empty = tmp_path / "laptop"

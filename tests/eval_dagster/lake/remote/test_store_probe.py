@@ -23,6 +23,7 @@ def test_a_store_that_honours_conditions_can_hold_a_lake(url: str) -> None:
         probe(Store(url))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "seen"),
     [
@@ -121,6 +122,7 @@ def test_a_full_disk_is_named() -> None:
         raise fault_of(OSError(text), "file:///mnt/lake").error("file:///mnt/lake")
 
 
+@pytest.mark.long
 def test_a_conflict_of_writes_is_no_object(store: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"content")
@@ -147,6 +149,7 @@ def test_a_password_in_the_address_is_refused_unsaid(url: str, monkeypatch: pyte
     assert SECRET not in str(raised.value)
 
 
+@pytest.mark.long
 def test_a_store_that_hangs_is_given_up_in_time(store: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storing, "_HASTY", {"timeout": "1 second"})
     monkeypatch.setattr(storing, "_CLIENT", {"timeout": "3 seconds"})

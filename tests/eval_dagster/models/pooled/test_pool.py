@@ -155,6 +155,7 @@ def load(handle: ModelHandle) -> PooledModel:
     return model
 
 
+@pytest.mark.long
 def test_answers_are_those_of_one_process(cluster: RayCluster, tmp_path: Path) -> None:
     sent = requests(60)
     alone = scripted(tmp_path, None)
@@ -177,6 +178,7 @@ def test_answers_are_those_of_one_process(cluster: RayCluster, tmp_path: Path) -
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_only_what_was_unanswered(cluster: RayCluster, tmp_path: Path) -> None:
     sent, notes = requests(100), KeptNotes()
     with use_reporter(notes):
@@ -197,6 +199,7 @@ def test_a_killed_worker_costs_only_what_was_unanswered(cluster: RayCluster, tmp
     assert any("lost the worker 127.0.0.1:" in line for line in notes.lines), notes.lines
 
 
+@pytest.mark.long
 def test_a_request_that_ends_its_worker_becomes_an_error(cluster: RayCluster, tmp_path: Path) -> None:
     deadly = Request(request_id="deadly", prompt="A deadly text", generation=GenerationSettings(max_tokens=8))
     sent = [*requests(1), deadly]
@@ -209,6 +212,7 @@ def test_a_request_that_ends_its_worker_becomes_an_error(cluster: RayCluster, tm
     assert errors["deadly"].retryable
 
 
+@pytest.mark.long
 def test_a_worker_of_another_version_is_refused_by_name(cluster: RayCluster, packages: Path, tmp_path: Path) -> None:
     notes = KeptNotes()
     with use_reporter(notes):
@@ -220,6 +224,7 @@ def test_a_worker_of_another_version_is_refused_by_name(cluster: RayCluster, pac
     assert "neither weights, device nor packages differ" in refused
 
 
+@pytest.mark.long
 def test_it_is_an_error_where_all_workers_are_refused(cluster: RayCluster, packages: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"all its workers were refused:\n- 127\.0\.0\.1:\d+: neither"):
         odd(packages, tmp_path, workers(cluster, count=1), others=9).load()
@@ -248,6 +253,7 @@ def test_a_second_address_is_an_error(cluster: RayCluster, tmp_path: Path) -> No
         scripted(tmp_path, WorkersConfig(address="10.0.0.1:6379")).load()
 
 
+@pytest.mark.long
 def test_a_cluster_without_room_is_one_clear_error(cluster: RayCluster, tmp_path: Path) -> None:
     has = r"the cluster has 1 nodes, 2 CPUs .*, no GPUs\. Lower `cpus` or `gpus`"
     with pytest.raises(ModelError, match=rf"no worker got a place within 1 s .* asks for 64 CPUs and 0 GPUs; {has}"):
@@ -270,6 +276,7 @@ def test_an_interpreter_that_is_not_on_this_machine_is_said_at_once(monkeypatch:
         connect("m", WorkersConfig(python="/not/there/python"))
 
 
+@pytest.mark.long
 def test_workers_end_where_the_caller_does(cluster: RayCluster, tmp_path: Path) -> None:
     model = load(scripted(tmp_path, workers(cluster)))
     answers = iter(model.respond(requests(100)))

@@ -131,13 +131,14 @@ def rises(nights: Sequence[dict[str, tuple[Answer, ...]]]) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fresh", "nightly", "has_logprobs"),
     [
         (0.06, 0.06, True),
-        pytest.param(0.06, 0, True, marks=pytest.mark.long),
-        pytest.param(0, 0.06, True, marks=pytest.mark.long),
-        pytest.param(0.06, 0.06, False, marks=pytest.mark.long),
+        (0.06, 0, True),
+        (0, 0.06, True),
+        (0.06, 0.06, False),
     ],
 )
 def test_thirty_nights_without_a_change_begin_no_epoch(fresh: float, nightly: float, has_logprobs: bool) -> None:

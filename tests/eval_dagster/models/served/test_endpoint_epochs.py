@@ -145,6 +145,7 @@ def test_two_changes_on_consecutive_nights_begin_two_epochs(night: Night, stub: 
     assert [row["epoch"] for row in looks(tmp_path)] == [0, 0, 1, 1, 2]
 
 
+@pytest.mark.long
 def test_texts_alone_show_another_model(night: Night, stub: Stub, tmp_path: Path) -> None:
     stub.change(logprobs="none")
     for _ in range(2):
@@ -171,6 +172,7 @@ def endpoint_finding(folder: Path) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.long
 def test_a_result_with_answers_from_before_a_change_says_so(night: Night, stub: Stub, tmp_path: Path) -> None:
     night(to_the_end=True, pin="commit-1")
     assert (endpoint_finding(tmp_path)["status"], endpoint_finding(tmp_path)["n_of"]) == ("clean", 30)
@@ -195,6 +197,7 @@ def test_a_result_with_answers_from_before_a_change_says_so(night: Night, stub: 
     assert (endpoint_finding(tmp_path)["status"], endpoint_finding(tmp_path)["n_of"]) == ("clean", 45)
 
 
+@pytest.mark.long
 def test_answers_that_were_asked_anew_after_a_change_are_sound(night: Night, stub: Stub, tmp_path: Path) -> None:
     night(to_the_end=True)
     stub.change(salt="another model")
@@ -202,6 +205,7 @@ def test_answers_that_were_asked_anew_after_a_change_are_sound(night: Night, stu
     assert (endpoint_finding(tmp_path)["status"], endpoint_finding(tmp_path)["n_of"]) == ("clean", 30)
 
 
+@pytest.mark.long
 def test_answers_without_a_time_are_not_called_sound(night: Night, stub: Stub, tmp_path: Path) -> None:
     """Those of earlier releases have none."""
     night(to_the_end=True, pin="commit-1")
@@ -238,6 +242,7 @@ def test_a_version_is_read_without_a_look(night: Night, stub: Stub, tmp_path: Pa
     assert asked(stub) == 0
 
 
+@pytest.mark.long
 def test_canaries_that_fail_are_counted_and_begin_no_epoch(stub: Stub, tmp_path: Path) -> None:
     """Each call meets four faults, which are the four attempts of the first look; the second look is the first with answers."""
     (tmp_path / "proxy").mkdir()

@@ -68,6 +68,7 @@ def test_a_score_that_mixes_two_states_of_a_server_says_so(proxy: RunningServer,
         assert {tuple(row["server_finish_reason"]) for row in rows} <= {("stop",), ("length",)}, "the words as they came"
 
 
+@pytest.mark.long
 def test_gate_and_leaderboard_name_a_score_that_mixes_two_states(
     proxy: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,6 +50,7 @@ def test_the_demo_suite_has_the_same_results(llama_cpp_server: RunningServer, de
         assert live[prompt] == ([answer] if isinstance(answer, str) else pytest.approx(answer, abs=1e-3))
 
 
+@pytest.mark.long
 def test_a_part_of_the_demo_suite_has_the_same_results(llama_cpp_server: RunningServer, tmp_path: Path) -> None:
     evals = {name: {**EVALS[name], **fewer} for name, fewer in PART.items()}
     ours, theirs = answers_of(committed, evals, llama_cpp_server, tmp_path, canaries=0)

@@ -47,6 +47,7 @@ def demo_tokenizer(demo_gguf: Path, kept_folder: Path) -> Mapping[str, str]:
     return {"folder": str(GGUFCheckpoint("demo", lambda: demo_gguf, kept_folder, Digests(kept_folder / "digests.json")).tokenizer_alone())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["server", "here"])
 def test_log_probabilities_are_those_of_the_weights(
     open_served: Callable[..., ServedHandle], demo_tokenizer: Mapping[str, str], by: str
@@ -82,6 +83,7 @@ def test_a_text_and_a_conversation(served: ServedModel) -> None:
     assert report.output_tokens
 
 
+@pytest.mark.long
 def test_token_ids_give_the_texts_of_a_text(
     open_served: Callable[..., ServedHandle], demo_tokenizer: Mapping[str, str], served: ServedModel
 ) -> None:

@@ -111,6 +111,7 @@ def test_keys_of_evals_yaml_reach_the_server(ask: Ask, stub: Stub, monkeypatch: 
     assert sent["body"]["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("server", "way"),
     [
@@ -141,6 +142,7 @@ def test_choices_are_scored_without_the_question_too(ask: Ask) -> None:
     assert found.logprobs != pytest.approx(alone.logprobs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", [{"echo": "ignored", "logit_bias": "biased"}, {"logprobs": "none"}, {"tokenize": False}])
 def test_a_server_without_right_scores_is_named_and_its_texts_are_kept(ask: Ask, stub: Stub, server: dict[str, Any]) -> None:
     stub.change(**server)
@@ -169,6 +171,7 @@ def test_unknown_usage_is_null(ask: Ask, stub: Stub) -> None:
     assert (found.report.prompt_tokens, found.report.output_tokens, found.report.cost) == (None, None, None)
 
 
+@pytest.mark.long
 def test_faults_cost_no_answer_and_repeat_none(ask: Ask, stub: Stub, tmp_path: Path) -> None:
     requests = [text(f"Say the number {number}") for number in range(120)]
     expected = {name: found.text for name, found in ask(requests).items()}
@@ -271,6 +274,7 @@ def choosy(tmp_path: Path) -> Iterator[str]:
     loop.close()
 
 
+@pytest.mark.long
 def test_a_spent_quota_ends_the_run_after_the_calls_that_are_paid_for(choosy: str, tmp_path: Path) -> None:
     model = handle_of(tmp_path, base_url=choosy, concurrency=4, pin="p").load()
     wanted = [text(prompt) for prompt in ("one", "two", "spent", "three", *map(str, range(20)))]

@@ -65,6 +65,7 @@ def groups(stub: Stub) -> Counter[str]:
     return Counter(each["body"]["prompt"][360:367] for each in stub.requests())
 
 
+@pytest.mark.long
 def test_they_divide_the_requests_by_their_beginnings(first: Stub, second: Stub, tmp_path: Path) -> None:
     alone = handle_of(tmp_path, first)
     expected = {name: response.text for name, response in answers(alone).items()}
@@ -84,6 +85,7 @@ def test_they_divide_the_requests_by_their_beginnings(first: Stub, second: Stub,
     assert sum(len(each) == 1 for each in ({name for name, seen in enumerate(found) if seen[f"Group {g}"]} for g in range(GROUPS))) >= 2
 
 
+@pytest.mark.long
 def test_a_server_that_ends_costs_what_was_under_way(first: Stub, tmp_path: Path) -> None:
     notes = KeptNotes()
     with stub_server(tmp_path, slots=2, base_s=0.02) as second, use_reporter(notes):
@@ -106,6 +108,7 @@ def test_a_server_that_ends_costs_what_was_under_way(first: Stub, tmp_path: Path
     assert any(f"the server at {second.base_url} is down" in line for line in notes.lines), notes.lines
 
 
+@pytest.mark.long
 def test_a_server_that_is_down_at_first_takes_its_part_when_it_answers(first: Stub, tmp_path: Path) -> None:
     with stub_server(tmp_path) as gone:
         port = gone.base_url
@@ -130,6 +133,7 @@ def test_another_model_is_refused_by_name(first: Stub, second: Stub, tmp_path: P
     assert asked.isdisjoint({request.prompt for request in requests()})
 
 
+@pytest.mark.long
 def test_it_is_an_error_where_no_server_answers(tmp_path: Path) -> None:
     with stub_server(tmp_path) as one, stub_server(tmp_path) as two:
         handle = handle_of(tmp_path, one, two.base_url, patience_s=2)
@@ -199,6 +203,7 @@ def test_a_server_that_refuses_leaves_its_requests_to_the_others(first: Stub, tm
         assert answers(handle_of(tmp_path, first, address))
 
 
+@pytest.mark.long
 def test_it_is_an_error_where_all_servers_refuse(first: Stub, tmp_path: Path) -> None:
     with refusing() as one, refusing() as two:
         model = handle_of(tmp_path, first, two, base_url=one).load()
@@ -206,6 +211,7 @@ def test_it_is_an_error_where_all_servers_refuse(first: Stub, tmp_path: Path) ->
             list(model.respond(requests()))
 
 
+@pytest.mark.long
 def test_a_request_that_breaks_connections_becomes_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Stub) -> None:
     monkeypatch.setattr(served_model, "_DOWN_AFTER_S", 0.2)
     monkeypatch.setattr(served_model, "_RETRY_S", 0.05)

@@ -59,6 +59,7 @@ def holders(folder: Path) -> int:
     return len(list(folder.glob("*.holder")))
 
 
+@pytest.mark.long
 def test_processes_share_a_level_and_a_killed_one_frees_its_part(tmp_path: Path) -> None:
     first, second = OtherProcess(tmp_path), None
     try:

@@ -149,6 +149,7 @@ def test_two_processes_share_the_cap_of_a_day(stub: Stub, tmp_path: Path) -> Non
     assert all(len(output.splitlines()) > 10 for output, _ in said), "both had a part"
 
 
+@pytest.mark.long
 def test_a_second_process_does_not_wait_for_the_end_of_the_first_one(stub: Stub, tmp_path: Path) -> None:
     """It expects answers as long as those that the first process has, which sends beside others all the time."""
     stub.change(base_s=0.002)
@@ -222,6 +223,7 @@ def test_tokens_have_caps_without_a_price(stub: Stub, tmp_path: Path) -> None:
     assert answers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "is_billed"), [(Fault.LIMITED, False), (Fault.GARBAGE, True)])
 def test_what_is_rejected_costs_nothing_and_what_is_lost_counts(stub: Stub, tmp_path: Path, fault: Fault, is_billed: bool) -> None:
     """The proxy injects the faults itself, so that the server's own bill is the part that is known."""
@@ -432,6 +434,7 @@ LOOKED_AT = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cap", ["cost_per_run: 0.0008", "tokens_per_day: 1000"])
 def test_canaries_wait_for_a_cap_that_can_bear_them(stub: Stub, tmp_path: Path, cap: str) -> None:
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(LOOKED_AT.format(base_url=stub.base_url, cap=cap)))

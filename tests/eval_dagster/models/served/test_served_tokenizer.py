@@ -122,6 +122,7 @@ def test_the_local_template_renders_what_is_not_sent_as_messages(handle: Callabl
     assert rendered.template_version() != sent.template_version()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", [{"echo": "right"}, {"echo": "ignored", "logprobs": "content"}])
 def test_choices_are_scored_without_tokenize(ask: Ask, stub: Stub, server: dict[str, Any]) -> None:
     """The server is one that tells texts of tokens alone, as SGLang does."""
@@ -146,6 +147,7 @@ def test_choices_of_a_conversation_are_scored(ask: Ask, handle: Callable[..., Se
     assert found.unconditioned_logprobs == pytest.approx(ask(choices(alone, " red", " blue"), **settings)[alone].logprobs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("server", [{}, {"tokenize": False}, {"tokenize": False, "echo": "ignored"}])
 def test_another_tokenizer_is_refused(
     handle: Callable[..., ServedHandle], stub: Stub, tokenizer: PreTrainedTokenizerFast, server: dict[str, Any], tmp_path: Path

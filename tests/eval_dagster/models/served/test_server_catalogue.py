@@ -30,6 +30,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.long
 def test_a_part_of_the_catalogue(kind: str, tmp_path: Path) -> None:
     shown = {line.split(" | ")[0].removeprefix("| "): line.strip("| ").split(" | ")[1:] for line in PAGE.read_text().splitlines()}
     with runs_of(kind, tmp_path) as runs:
