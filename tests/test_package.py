@@ -43,6 +43,7 @@ def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel: 
     assert {name.split("/")[0] for name in names} == {"eval_dagster", METADATA}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("folder", "suffix"), FOLDERS.items())
 def test_the_folders_at_the_top_lead_to_packages(wheel: zipfile.ZipFile, folder: str, suffix: str) -> None:
     assert (REPOSITORY / folder).resolve() == REPOSITORY / "eval_dagster" / folder

@@ -393,6 +393,7 @@ def test_examples_need_an_asset_of_their_own(folder: Path) -> None:
     assert rows == [{"split": "test", "n": 2}, {"split": "train", "n": 2}]
 
 
+@pytest.mark.long
 def test_a_task_that_loads_its_rows_is_refused(folder: Path) -> None:
     (folder / "evals.yaml").write_text(
         textwrap.dedent(CONFIG).replace('task: "sums.py:Sums", dataset: {asset: support', "task: capitals, dataset: {asset: support")

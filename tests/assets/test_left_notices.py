@@ -139,6 +139,7 @@ def test_check_nights_sends_what_was_left_and_says_so(nights: Nights, receiver: 
     assert "nightly: left unsent before: nightly: worse in one: sent to PAGER at attempt 3" in _look(nights.project)
 
 
+@pytest.mark.long
 def test_a_skipped_night_whose_sensor_was_killed_is_told_once(
     nights: Nights, receiver: NoticeReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -258,6 +258,7 @@ def test_a_night_that_started_and_was_not_judged_has_its_own_words(nights: Night
     assert [each["kind"] for each in _notices(project)] == ["missed"]
 
 
+@pytest.mark.long
 def test_a_failed_gate_that_no_sensor_told_is_told(nights: Nights, project: Project) -> None:
     _live(nights)
     now = datetime.now(UTC)

@@ -156,6 +156,7 @@ def test_a_run_that_somebody_launches_is_judged_like_a_tick(nights: Nights) -> N
     assert len(nights.judge()) == 1
 
 
+@pytest.mark.long
 def test_what_a_command_evaluates_it_judges_itself(nights: Nights) -> None:
     tags = {**suite_tags(nights.project.home, "nightly"), SINCE_TAG: FIRST.isoformat(), JUDGED_BY_TAG: "command"}
     run = nights.start(dg.RunRequest(tags=tags))
@@ -268,6 +269,7 @@ def test_evaluations_that_nobody_judged_are_judged_with_the_last_one(nights: Nig
     assert nights.judge() == []
 
 
+@pytest.mark.long
 def test_projects_on_one_instance_take_no_notice_of_each_other(nights: Nights, project: Project) -> None:
     """Both have a suite of the same name."""
     theirs = {SUITE_TAG: "nightly", SINCE_TAG: FIRST.isoformat(), PLANNED_TAG: "1", HOME_TAG: "/home/of/others"}

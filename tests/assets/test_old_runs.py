@@ -223,6 +223,7 @@ def test_the_run_that_shows_the_state_of_a_partition_stays_without_its_files(fol
     assert {key: value for key, value in _shown(folder).items() if isinstance(key, tuple)} == shown
 
 
+@pytest.mark.long
 def test_a_run_that_shows_a_state_stays_behind_newer_runs_of_its_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = _open(folder)
     with open_instance(project.home) as instance:
@@ -280,6 +281,7 @@ def test_a_killed_deletion_is_completed_by_the_next(survives: int, folder: Path,
     assert _shown(folder) == shown
 
 
+@pytest.mark.long
 def test_runs_at_work_and_failed_checkpoints_stay(folder: Path) -> None:
     with open_instance(folder / "home") as instance:
         states = {
@@ -297,6 +299,7 @@ def test_runs_at_work_and_failed_checkpoints_stay(folder: Path) -> None:
     assert {run.run_id for run in found.runs if "aaaaaaa" in run.run_id} == {"aaaaaaaa-failed"}
 
 
+@pytest.mark.long
 def test_a_night_stays_or_goes_as_a_whole(folder: Path) -> None:
     """Without its gate, the sensor of the gates would judge a night again."""
     project = _open(folder)
@@ -330,6 +333,7 @@ def test_where_others_may_log_only_runs_of_this_home_go(folder: Path, monkeypatc
     assert theirs not in _mlflow_runs(folder), "nobody else logs to the home's own store"
 
 
+@pytest.mark.long
 def test_damaged_metrics_keep_all_runs_of_their_eval_and_model(folder: Path) -> None:
     project = _open(folder)
     files = sorted((project.lake.root / "metrics/eval=sums/model=one").iterdir())
@@ -340,6 +344,7 @@ def test_damaged_metrics_keep_all_runs_of_their_eval_and_model(folder: Path) -> 
     assert not [run for run in naming.unnamed(logged, named, made_here=None, now=LATER) if (run.eval_name, run.model) == ("sums", "one")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["loop", "file"])
 @pytest.mark.parametrize("name", ["metrics/eval=sums", "metrics/eval=sums/model=one", "regressions/suite=nightly"])
 def test_no_run_goes_while_a_folder_of_results_cannot_be_listed(folder: Path, name: str, fault: str) -> None:

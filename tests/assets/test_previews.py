@@ -50,6 +50,7 @@ def test_previews_fit_the_page(previews: dict[tuple[str, str], list[dict[str, An
             assert sum(len(str(value)) for value in list(row.values())[:4]) <= MOST_CHARACTERS, (key, row)
 
 
+@pytest.mark.long
 def test_scores_show_the_answer_beside_the_gold_one(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     row = previews["sample_scores", "sums"][0]
     assert list(row)[:4] == ["score", "answer", "gold", "question"]

@@ -387,6 +387,7 @@ def test_a_lake_whose_instance_was_lost_is_shown_again(project: Project) -> None
     assert {status for (asset, _), status in statuses.items() if asset in STAGES} == {StaleStatus.FRESH}, causes
 
 
+@pytest.mark.long
 @few("seconds", [0.0, 60.0], kept=1)
 def test_a_look_goes_on_where_the_last_one_ended(project: Project, seconds: float) -> None:
     CHANGES["the metric"](project.folder)

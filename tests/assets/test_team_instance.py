@@ -155,6 +155,7 @@ def created(instance: dg.DagsterInstance, launch: Launch, status: dg.DagsterRunS
     return instance.create_run_for_job(nothing, status=status, tags=tags, remote_job_origin=origin).run_id
 
 
+@pytest.mark.long
 def test_runs_that_a_killed_command_had_not_submitted_can_be_canceled(project: Project) -> None:
     launch = Launch(project=project, evals=["sums"], models=["sevens"], suite=None)
     with open_instance(project.home) as instance:

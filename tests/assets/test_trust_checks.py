@@ -137,6 +137,7 @@ def test_each_partition_says_whether_it_can_be_trusted_and_a_summary_says_it_of_
     assert _evaluated(project)["model_outputs", None] == (True, "4 results sound")
 
 
+@pytest.mark.long
 def test_what_nothing_could_be_checked_of_is_not_green(project: Project) -> None:
     """One sample tells nothing about its prompts' faults: Dagster shows no evaluation, and the summary counts it."""
     found = _evaluated(project)
@@ -145,6 +146,7 @@ def test_what_nothing_could_be_checked_of_is_not_green(project: Project) -> None
         assert ("could not be checked" in found[asset, None][1]) == bool(unknown), asset
 
 
+@pytest.mark.long
 @few("policy", ["error", "warn"], kept=1)
 def test_a_person_evaluates_a_check_again_and_the_policy_is_its_severity(project: Project, policy: str) -> None:
     with project.config_path.open("a") as file:

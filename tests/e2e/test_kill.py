@@ -17,6 +17,7 @@ from eval_dagster.assets.instance.killed_runs import end_dead_runs
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @few("kills", [1, 3], kept=1)
 def test_killed_again_and_again_the_results_are_those_of_an_undisturbed_run(

@@ -223,6 +223,7 @@ def test_each_kind_of_sample_can_be_chosen(open_it: OpenIt, write: Callable[...,
     expect(page.get_by_text("No sample passes these filters.")).to_be_visible()
 
 
+@pytest.mark.long
 def test_choices_and_confidence(open_it: OpenIt, home: Path) -> None:
     opened = open_it().go(page_path(home, "capitals", "mine"), "#show=worse&sort=confident")
     page = opened.page
@@ -298,6 +299,7 @@ def test_what_differs_between_the_answers_is_marked(open_it: OpenIt, write: Call
     assert opened.view()["marks"] == "false"
 
 
+@pytest.mark.long
 def test_the_exact_prompt_with_its_examples_folded(open_it: OpenIt, home: Path) -> None:
     opened = open_it().go(page_path(home, "arithmetic", "mine"))
     page = opened.page
@@ -657,6 +659,7 @@ def test_words_can_be_read_on_their_ground(open_it: OpenIt, home: Path, size: st
     assert page.evaluate(UNNAMED) == []
 
 
+@pytest.mark.long
 def test_picture_for_the_documentation(open_it: OpenIt, home: Path, tmp_path: Path) -> None:
     folder = Path(SCREENSHOTS).resolve() if SCREENSHOTS else tmp_path
     folder.mkdir(parents=True, exist_ok=True)

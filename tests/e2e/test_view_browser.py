@@ -191,6 +191,7 @@ def test_a_filter_is_chosen_with_the_keyboard_alone(browser: Browser, view: View
     page.context.close()
 
 
+@pytest.mark.long
 def test_the_page_of_a_result_works_from_the_server(browser: Browser, view: View) -> None:
     found = opened(browser)
     page = found.page
@@ -272,6 +273,7 @@ def test_hostile_texts_are_text(browser: Browser, hostile: View, size: str) -> N
     page.context.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "headers",
     [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}],
@@ -283,6 +285,7 @@ def test_foreign_pages_are_refused(view: View, headers: dict[str, str]) -> None:
         assert answer.code == 403
 
 
+@pytest.mark.long
 @pytest.mark.skipif(SCREENSHOTS is None, reason="EVAL_DAGSTER_SCREENSHOTS names no folder")
 def test_pictures(browser: Browser, view: View) -> None:
     found = opened(browser)
@@ -294,6 +297,7 @@ def test_pictures(browser: Browser, view: View) -> None:
     found.page.context.close()
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it(view: View) -> None:
     """The last test: it stops the server, also where a connection is still open."""
     port = port_of(view.address)

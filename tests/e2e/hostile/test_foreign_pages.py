@@ -65,9 +65,11 @@ def test_a_program_commands_it(ui: RunningUi) -> None:
         assert is_paused(ui) is (paused == "true")
 
 
+@pytest.mark.long
 def test_foreign_requests_change_nothing(ui: RunningUi) -> None:
     mutation, mutated = json.dumps({"query": PAUSE}), f"{ui.dagster}/graphql?query={quote(PAUSE)}"
     port = port_of(ui.dagster)
+    ui.query(PAUSE.replace("true", "false"))
     assert status(mutated) == 405
     assert status(mutated, headers=FOREIGN) == 403
     assert status(mutated, "POST", {"Content-Type": "text/plain"}) == 405
@@ -84,6 +86,7 @@ def test_foreign_requests_change_nothing(ui: RunningUi) -> None:
     assert EXPERIMENT["name"] not in experiments(ui)
 
 
+@pytest.mark.long
 def test_foreign_websockets_are_refused(ui: RunningUi) -> None:
     for headers in (FOREIGN, {"Origin": ui.mlflow}, {"Host": "evil.example"}):
         assert status(f"{ui.dagster}/graphql", headers={**UPGRADE, **headers}) == 403

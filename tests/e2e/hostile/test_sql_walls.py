@@ -158,6 +158,7 @@ def test_no_statement_reaches_beyond_the_results(lake: Lake, open_session: Calla
     assert sorted(Path.home().glob(".duckdb/*secrets*/*")) == [], "no secret is kept"
 
 
+@pytest.mark.long
 def test_the_results_can_be_read_whole(lake: Lake) -> None:
     with connect(lake) as session:
         relations = session.execute("select table_schema, table_name from information_schema.tables").fetchall()

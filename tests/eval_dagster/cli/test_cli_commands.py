@@ -143,6 +143,7 @@ def test_every_ready_question_has_an_answer(cli: Run, name: str) -> None:
     assert rows or name == "errors"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
 def test_a_macro_takes_arguments(cli: Run) -> None:
     answer = cli(
@@ -152,6 +153,7 @@ def test_a_macro_takes_arguments(cli: Run) -> None:
     assert cli("sql", "paired_difference").returncode == 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_run")
 @pytest.mark.parametrize(
     ("query", "part"), [("selekt 1", "syntax"), ("leaderbord", "did you mean 'leaderboard'"), ("drop view scores", "read-only")]

@@ -67,6 +67,7 @@ def test_the_files_hold_the_current_results_alone(folder: Path) -> None:
     assert not [name for name in names if "_history" in name or name.startswith((".", "_"))]
 
 
+@pytest.mark.long
 def test_histories_are_written_if_they_are_named(export: Export, tmp_path: Path) -> None:
     done = export(str(tmp_path), "--relation", "scores_history", "--relation", "metrics", "--format", "csv")
     assert done.returncode == 0, done.stderr
@@ -76,6 +77,7 @@ def test_histories_are_written_if_they_are_named(export: Export, tmp_path: Path)
     assert len({row["materialized_at"] for row in rows}) == 2
 
 
+@pytest.mark.long
 def test_a_second_export_replaces_the_files(export: Export, tmp_path: Path) -> None:
     (tmp_path / "leaderboard.json").write_text("old")
     (tmp_path / "own.txt").write_text("kept")
@@ -85,6 +87,7 @@ def test_a_second_export_replaces_the_files(export: Export, tmp_path: Path) -> N
     assert (tmp_path / "own.txt").read_text() == "kept"
 
 
+@pytest.mark.long
 def test_a_wrong_relation_leaves_all_files_as_they_were(export: Export, tmp_path: Path) -> None:
     (tmp_path / "metrics.parquet").write_text("old")
     done = export(str(tmp_path), "--relation", "metrics", "--relation", "score")
@@ -94,6 +97,7 @@ def test_a_wrong_relation_leaves_all_files_as_they_were(export: Export, tmp_path
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_written_is_an_error(export: Export, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     done = export(str(tmp_path / "file"))

@@ -41,6 +41,7 @@ def test_the_page_of_a_result_is_a_file_in_this_folder(cli: Cli, nights: Nights,
     assert [each.name for each in tmp_path.iterdir()] == [file.name]
 
 
+@pytest.mark.long
 def test_another_result_and_another_model_beside_it(cli: Cli, nights: Nights, tmp_path: Path) -> None:
     first, second = (each.materialized_at for each in history(nights.project().lake, "capitals", "mine"))
     cli("samples", "capitals", "mine", "--at", f"{first:%Y-%m-%dT%H:%M:%S.%f}", "--against", "mine-bf16", "--to", "page.html")

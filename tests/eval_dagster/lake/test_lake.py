@@ -80,6 +80,7 @@ def test_scores_appear_with_their_metrics(tmp_path: Path) -> None:
     assert read_rows(lake, "select * from scores") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [_damage_behind_the_footer, lambda path: path.write_bytes(b"PAR1")])
 def test_a_damaged_file_leaves_out_its_partition_alone(tmp_path: Path, damage: Any) -> None:
     lake = Lake(tmp_path)
@@ -97,6 +98,7 @@ def test_a_damaged_file_leaves_out_its_partition_alone(tmp_path: Path, damage: A
     assert publish(lake) == []
 
 
+@pytest.mark.long
 def test_what_somebody_wrote_into_the_catalog_does_not_survive_a_publication(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     _write(lake, 1.0)

@@ -154,6 +154,7 @@ def cli(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return run
 
 
+@pytest.mark.long
 def test_a_model_or_an_eval_that_is_no_longer_configured_is_shown_on_request(cli: Run) -> None:
     assert "third" in cli("leaderboard")
     for arguments in (["leaderboard"], ["sql", "leaderboard"]):

@@ -195,6 +195,7 @@ def test_packs_that_a_lost_index_does_not_know_stay_a_day(lake: Lake, monkeypatc
     assert long_ago not in packs_of(lake)
 
 
+@pytest.mark.long
 def test_a_pack_that_cannot_be_read_now_stays_for_catalogs_that_name_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     [old] = packs_of(lake)
     sound = damage.verify_file

@@ -130,6 +130,7 @@ def test_a_correct_answer_is_no_confident_error_however_choices_are_written(lake
     assert all(row["answer"].strip() != row["gold"][0].strip() for row in shown)
 
 
+@pytest.mark.long
 def test_either_of_two_equal_choices_is_the_gold_one(lake: Lake) -> None:
     """`moos` is the third choice and the fourth; the second question of a row has it as its first and its second."""
     rows = read_rows(

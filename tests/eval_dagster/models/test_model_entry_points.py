@@ -311,6 +311,7 @@ def test_a_broken_file_is_named_and_other_models_work(tmp_path: Path, change: di
         opened.check(["sums"], ["polly"])
 
 
+@pytest.mark.long
 def test_a_call_from_python_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_file(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -52,6 +52,7 @@ def test_its_linear_layers_are_packed(demo_model: LoadedModel) -> None:
     assert demo_model.usage()[0].layers.startswith("211 packed by oneDNN")
 
 
+@pytest.mark.long
 def test_a_committed_sample_of_log_probabilities(demo_model: LoadedModel) -> None:
     sample = json.loads(SAMPLE.read_text("utf-8"))
     requests = [
@@ -67,6 +68,7 @@ def test_a_committed_sample_of_log_probabilities(demo_model: LoadedModel) -> Non
     assert answered == len(sample)
 
 
+@pytest.mark.long
 def test_no_score_depends_on_its_company_by_more_than_the_bound(demo_model: LoadedModel) -> None:
     """Alone, or beside the others over one tree: in float32 a log-probability is the same to `BOUND`, and so is what is greedy."""
     sample = json.loads(SAMPLE.read_text("utf-8"))[::3]

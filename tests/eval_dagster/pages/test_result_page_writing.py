@@ -63,6 +63,7 @@ def test_each_result_has_a_page_that_is_written_once(nights: Nights, monkeypatch
     assert path.stat().st_mtime_ns == written, "another version of the package makes no current page anew"
 
 
+@pytest.mark.long
 def test_a_page_that_did_not_reach_mlflow_is_sent_by_the_next_run(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     project = nights.project()
     page_path(project.home, EVAL, MODEL).unlink()

@@ -56,6 +56,7 @@ def test_samples_are_those_of_the_relations(project: Project, sums: ResultSample
     assert metric["now"]["value"] == pytest.approx(sum(values) / len(values))
 
 
+@pytest.mark.long
 def test_the_result_before_stands_beside(project: Project, sums: ResultSamples) -> None:
     points = history(project.lake, "arithmetic", "mine")
     assert sums.against is not None
@@ -72,6 +73,7 @@ def test_the_result_before_stands_beside(project: Project, sums: ResultSamples) 
         assert sample.get("flip") == (None if values[0] == values[1] else "worse" if values[0] < values[1] else "better")
 
 
+@pytest.mark.long
 def test_choices_have_their_log_probabilities(project: Project) -> None:
     result = collect_samples(project.lake, "capitals", "mine")
     worse = [sample for sample in result.samples if sample.get("flip") == "worse"]
@@ -105,6 +107,7 @@ def test_earlier_log_probabilities_keep_their_choices(tmp_path: Path, monkeypatc
     assert result.notes == ("the prompts and choices of the result before are damaged or no longer in the lake",)
 
 
+@pytest.mark.long
 def test_another_model_can_stand_beside(project: Project) -> None:
     other = history(project.lake, "arithmetic", "mine-bf16")[-1]
     result = collect_samples(project.lake, "arithmetic", "mine", against=other)
@@ -132,6 +135,7 @@ def test_files_of_scores_that_are_older_than_a_column(tmp_path: Path) -> None:
         assert result.against is not None
 
 
+@pytest.mark.long
 def test_of_many_samples_flips_and_errors_are_kept(sums: ResultSamples, project: Project) -> None:
     flips = {sample["sample_id"] for sample in sums.samples if "flip" in sample}
     part = collect_samples(project.lake, "arithmetic", "mine", most=len(flips) + 10)
@@ -142,6 +146,7 @@ def test_of_many_samples_flips_and_errors_are_kept(sums: ResultSamples, project:
     assert collect_samples(project.lake, "arithmetic", "mine", most=len(flips) + 10) == part
 
 
+@pytest.mark.long
 def test_a_result_that_is_not_there_is_named(project: Project) -> None:
     with pytest.raises(LakeError, match=r"there is no result of nothing\|mine in .*metrics_history"):
         collect_samples(project.lake, "nothing", "mine")

@@ -90,6 +90,7 @@ def test_mlflow_has_the_page_and_the_pictures(
     assert len(_reports(client)) == len(before) + 1
 
 
+@pytest.mark.long
 def test_of_many_histories_those_that_changed_are_drawn(project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [write_report(project, result).read_text("utf-8")]
     monkeypatch.setattr(contents, "_MOST_HISTORIES", 2)
@@ -101,6 +102,7 @@ def test_of_many_histories_those_that_changed_are_drawn(project: Project, result
     assert [re.findall(r">(\d+) more have no picture", text) for text in texts] == [[], [str(len(titles[0]) - 2)]]
 
 
+@pytest.mark.long
 def test_a_picture_is_logged_with_a_new_result_alone(project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch) -> None:
     new = contents.collect(project, result).new_histories
     assert ("capitals", "mine") in [(each.eval, each.model) for each in new]
@@ -109,6 +111,7 @@ def test_a_picture_is_logged_with_a_new_result_alone(project: Project, result: G
     assert contents.collect(project, replace(result, judged_at=result.judged_at + timedelta(seconds=1))).new_histories == []
 
 
+@pytest.mark.long
 def test_metrics_with_other_baselines_have_other_pages(project: Project, result: GateResult, tmp_path: Path) -> None:
     (row,) = result.red
     anchored = replace(row, metric="other", against="anchor", anchor=row.baseline, anchor_materialized_at=row.materialized_at)
@@ -125,6 +128,7 @@ def test_metrics_with_other_baselines_have_other_pages(project: Project, result:
     assert len({(tmp_path / folder / f"samples{each}.html").read_bytes() for each in ("", "_2", "_3")}) == 3
 
 
+@pytest.mark.long
 def test_mlflow_out_of_reach_costs_no_report(project: Project, result: GateResult, tmp_path: Path) -> None:
     (tmp_path / "evals.yaml").write_text(
         project.config_path.read_text().replace("models:", "mlflow: {tracking_uri: 'http://127.0.0.1:9'}\nmodels:", 1)
@@ -140,6 +144,7 @@ def test_mlflow_out_of_reach_costs_no_report(project: Project, result: GateResul
     assert warning.startswith("the report of nightly is not in MLflow: MLflow at http://127.0.0.1:9 could not")
 
 
+@pytest.mark.long
 def test_a_picture_that_cannot_be_drawn_costs_no_report(project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> bytes:
         raise MemoryError("no room for a picture")
@@ -150,6 +155,7 @@ def test_a_picture_that_cannot_be_drawn_costs_no_report(project: Project, result
     assert found.warnings == ["the report of nightly is not in MLflow: MemoryError: no room for a picture"]
 
 
+@pytest.mark.long
 def test_a_page_that_cannot_be_written_is_a_warning(project: Project, result: GateResult, tmp_path: Path) -> None:
     """Where the reports should lie, there is a file."""
     elsewhere = replace(project, home=tmp_path)
@@ -179,6 +185,7 @@ def test_a_report_needs_no_task_that_can_be_loaded(tmp_path: Path) -> None:
     assert "no such library" not in page
 
 
+@pytest.mark.long
 def test_a_page_that_cannot_be_drawn_says_so_and_has_the_verdicts(
     project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +208,7 @@ def test_a_page_that_cannot_be_drawn_says_so_and_has_the_verdicts(
     assert text.count("<tr><td>") == 6
 
 
+@pytest.mark.long
 def test_a_page_that_cannot_be_written_leaves_none_of_an_earlier_judgement(
     project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,6 +239,7 @@ def test_an_eval_moves_to_an_environment_without_a_request(folder: Path) -> None
     assert {row["metric"]: row["value"] for row in rows}["acc"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.long
 def test_examples_that_a_configuration_forbids_are_refused_by_it_too(folder: Path) -> None:
     _, other = both(folder, "fixed")
     assert other.splits("fixed", fewshot=False)

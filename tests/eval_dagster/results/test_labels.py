@@ -68,6 +68,7 @@ def test_the_same_seed_gives_the_same_samples(cli: Callable[..., str], tmp_path:
     assert all("What is" in row["prompt"] for row in a)
 
 
+@pytest.mark.long
 def test_no_cell_is_a_formula(cli: Callable[..., str], tmp_path: Path) -> None:
     cli("label", "export", "sums", "one", "--count", "1000", "--to", "all.csv")
     cells = [row["answer"] for row in read(tmp_path / "all.csv")]

@@ -41,6 +41,7 @@ def test_the_catalog_has_the_rows_of_all_published_files(lake: Lake) -> None:
     assert list(metrics_by_file(lake, "arithmetic", "mine", since=points[1].materialized_at)) == [each.metrics.path for each in points[1:3]]
 
 
+@pytest.mark.long
 def test_many_results_open_no_file_for_their_rows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
     whole = parquet_files.read_table
@@ -71,6 +72,7 @@ def test_many_results_open_no_file_for_their_rows(lake: Lake, monkeypatch: pytes
     assert len(opened) == 4
 
 
+@pytest.mark.long
 def test_without_a_catalog_files_are_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(materializations, "_MANY", 1)
     expected = [point.metric_rows for point in history(lake, "capitals", "mine")]

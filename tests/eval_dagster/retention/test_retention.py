@@ -295,6 +295,7 @@ def test_a_catalog_that_is_kept_answers_as_before(home: Home) -> None:
     assert home.count("metrics", "model=one") == 2
 
 
+@pytest.mark.long
 def test_a_catalog_that_cannot_be_read_stops_it(home: Home) -> None:
     (home.home / "catalogs" / "mine.duckdb").write_text("nothing")
     before = home.files()
@@ -463,6 +464,7 @@ def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home
     assert "found --keep 'ninety'; expected an age in days (90d)" in wrong.stderr
 
 
+@pytest.mark.long
 def test_catalogs_are_counted_by_days_with_results(home: Home) -> None:
     """Most old days have no catalog: the newest three of those that have one can be years old."""
     folder = home.home / "catalogs"

@@ -88,6 +88,7 @@ def test_subjects_corpora_and_several_texts_have_figures_of_their_own(write: Cal
     assert shown(project)["value_completed"] == macro["value_completed"]
 
 
+@pytest.mark.long
 def test_the_findings_of_a_cell_are_told_in_three_groups(evaluated: Callable[..., Project]) -> None:
     groups = cell_findings(evaluated("Sums", "said = '' if n % 10 == 0 else said").lake, "quiz", "one")
     assert groups is not None

@@ -87,6 +87,7 @@ def _run(project: Project, name: str = "adding") -> str:
     return failures[0].message if failures else ""
 
 
+@pytest.mark.long
 def test_a_slow_answer_holds_up_its_own_episode_alone(server: CallingServer, project_of: Callable[..., Project]) -> None:
     def say(episode: int, turn: int) -> None:
         if (episode, turn) == (0, 1):
@@ -177,6 +178,7 @@ def test_a_key_that_is_refused_ends_the_eval_and_keeps_what_was_answered(server:
     assert read_rows(project.lake, "select value from leaderboard") == [{"value": 1.0}]
 
 
+@pytest.mark.long
 def test_what_is_stored_needs_no_server(server: CallingServer, project_of: Callable[..., Project]) -> None:
     assert not _run(project_of(server, canaries=3))
     server.reset()

@@ -94,6 +94,7 @@ def test_the_enumeration_is_right() -> None:
     assert simulate(300, 0.03, flips, 0.0, suites=suites).asked == pytest.approx(asked, abs=0.01)
 
 
+@pytest.mark.long
 def test_the_estimate_of_a_fall_that_is_proven_is_too_good() -> None:
     """The numbers in the text of the page, of 300 samples."""
     flips, fall = 0.1, 0.02

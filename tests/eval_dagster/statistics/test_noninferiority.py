@@ -305,6 +305,7 @@ def test_scores_that_happen_to_be_0_or_1_are_no_shares() -> None:
     assert not_worse(of_counts, margin=0.1, higher_is_better=True).p_value is None
 
 
+@pytest.mark.long
 def test_several_models_on_the_same_questions_are_not_independent() -> None:
     """Five models fall on the same questions: their mean is as uncertain as one of them."""
     rng, proven, n = np.random.default_rng(8), 0, 1000

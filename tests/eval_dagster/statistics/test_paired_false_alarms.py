@@ -59,6 +59,7 @@ def test_a_p_value_is_what_it_says(number: int) -> None:
     assert (p_values <= 0.1).mean() > 0.02, "and it does see what chance does"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", RUNS)
 def test_an_interval_contains_no_difference(number: int) -> None:
     comparisons = _comparisons(number)

@@ -104,6 +104,7 @@ def test_one_sample_that_varies_makes_no_floor_that_hides_a_fall() -> None:
     assert 0.05 < floor.difference < 0.1
 
 
+@pytest.mark.long
 def test_what_never_varies_has_no_noise_and_what_was_never_repeated_has_no_floor() -> None:
     steady = noise_floor(np.array([[1.0, 1.0], [0.0, 0.0]]))
     assert steady is not None

@@ -161,9 +161,8 @@ def test_errors_are_falls_in_a_proof_alone() -> None:
     assert not plan.fall(errors).is_fallen
 
 
-@pytest.mark.parametrize(
-    ("n", "flips", "fall"), [(300, 0.02, 0.0), (300, 0.1, 0.1), pytest.param(1000, 0.05, 0.03, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("n", "flips", "fall"), [(300, 0.02, 0.0), (300, 0.1, 0.1), (1000, 0.05, 0.03)])
 def test_the_simulation_decides_as_the_design_does(n: int, flips: float, fall: float) -> None:
     plan, rng = design(n, 0.03, flips), np.random.default_rng(3)
     ups, downs = draw(plan.looks, flips, np.array([fall]), 6, rng)

@@ -95,6 +95,7 @@ def test_a_result_is_a_finished_run_with_all_that_was_given(home: Path) -> None:
     assert run.info.artifact_uri.startswith((home / "mlartifacts").as_uri())
 
 
+@pytest.mark.long
 def test_the_dataset_is_an_input_of_the_run(home: Path) -> None:
     (used,) = client_of(home).get_run(tracker(home).log(result())).inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest, used.dataset.source_type) == ("mmlu", "0123456789abcdef", "hugging_face")

@@ -94,6 +94,7 @@ def test_a_claim_that_beats_stays_and_one_that_was_silent_is_lost(tmp_path: Path
         assert silent.is_lost(), "others may have taken its requests"
 
 
+@pytest.mark.long
 def test_a_killed_process_of_the_same_home_is_seen_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = _cache(machine("one"))
     with cache.claimed(set("ab"), "first"):

@@ -247,6 +247,7 @@ def test_patience_ends_where_a_worker_has_a_place(cluster: RayCluster, packages:
     assert len(list(load(slow).respond(requests(1)))) == 2
 
 
+@pytest.mark.long
 def test_a_second_address_is_an_error(cluster: RayCluster, tmp_path: Path) -> None:
     connect("pooled", workers(cluster))
     with pytest.raises(ModelError, match=rf"'pooled': .* at 10\.0\.0\.1:6379, but this process is connected to Ray at {cluster.address}"):

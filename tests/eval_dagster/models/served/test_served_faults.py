@@ -56,6 +56,7 @@ def stub(tmp_path: Path) -> Iterator[Stub]:
         yield running
 
 
+@pytest.mark.long
 def test_faults_change_no_table(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def evaluate(folder: Path, samples: int) -> None:
         monkeypatch.chdir(folder)

@@ -68,6 +68,7 @@ def test_log_probabilities_are_those_of_the_weights(
         assert list(response.argmax_logits_eq_gold) == case["is_greedy"]
 
 
+@pytest.mark.long
 def test_a_text_and_a_conversation(served: ServedModel) -> None:
     plain = Request(request_id="plain", prompt="The capital of France is", generation=GenerationSettings(max_tokens=2))
     talk = (Message(Role.USER, "What is the capital of France?"),)

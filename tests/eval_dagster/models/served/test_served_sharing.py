@@ -175,6 +175,7 @@ def simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pacing, "time", SimpleNamespace(time=lambda: 1e9 + asyncio.get_running_loop().time(), time_ns=time.time_ns))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("simulated_clock")
 @pytest.mark.parametrize("bound", [None, 24])
 def test_two_processes_together_are_as_fast_as_the_best_fixed_level(tmp_path: Path, bound: int | None) -> None:
