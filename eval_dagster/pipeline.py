@@ -4,13 +4,13 @@ If the lake does not answer, all partitions end.
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from eval_dagster.checkpoints import record_evaluation, remember_new, remembered
 from eval_dagster.collector import looking_rarely
@@ -43,9 +43,10 @@ _MOST_CHARACTERS = 10_000
 _STEPS: Mapping[str, Callable[[Partition], StageResult]] = {
     "rendered_prompts": materialize_prompts,
     "sample_scores": materialize_scores,
-    "task_metrics": lambda partition: with_page(partition.project, materialize_metrics(partition)),
 }
-"""The stages that process one partition after the other. `model_outputs` processes all evals of a model together."""
+"""The stages that process one partition after the other. `model_outputs` processes all evals of a model together, and `task_metrics` goes
+on with the next one while MLflow writes."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +233,8 @@ def _evaluate_model(run: _ModelRun, evals: Sequence[str], stages: Collection[str
     for stage in STAGES:
         if stage == "dataset_snapshot" or stage not in stages:
             continue
-        outcomes = _outputs(run, alive) if stage == "model_outputs" else _each(run, stage, alive)
+        how = {"model_outputs": _outputs, "task_metrics": _metrics}.get(stage)
+        outcomes = how(run, alive) if how else _each(run, stage, alive)
         failed: set[str] = set()
         for outcome in outcomes:
             # A checkpoint may be deleted at any moment: its files are then missing in the middle of a stage.
@@ -315,7 +317,53 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
             yield _failure("model_outputs", eval_name, run.model, error)
 
 
-def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], StageResult]) -> Outcome:
+def _metrics(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
+    """The metrics of a model. While MLflow writes the metrics of an eval, the next one is computed."""
+    under_way: deque[_Steps] = deque()
+    with run.reporter.track(f"task_metrics {run.model}", total=len(evals), unit="evals") as advance:
+        left = deque(evals)
+        while left or under_way:
+            before = list(under_way)
+            if left:
+                under_way.append(_Steps(run, left.popleft()))
+                under_way[-1].go_on()
+            for each in before:
+                each.go_on()
+            while under_way and (outcome := under_way[0].outcome) is not None:
+                under_way.popleft()
+                yield outcome
+                advance()
+
+
+class _Steps:
+    """The metrics of an eval and a model, in steps between which MLflow writes."""
+
+    def __init__(self, run: _ModelRun, eval_name: str) -> None:
+        self.outcome: Outcome | None = None
+        self._run, self._eval_name, self._steps = run, eval_name, self._made(run, eval_name)
+
+    def go_on(self) -> None:
+        """Take the next step, after which MLflow writes, or there is an outcome."""
+        if self.outcome is None:
+            with use_reporter(self._run.reporter):
+                self.outcome = _guarded("task_metrics", self._eval_name, self._run.model, self._step)
+
+    def _step(self) -> StageResult | None:
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            return cast(StageResult, end.value)
+        return None
+
+    @staticmethod
+    def _made(run: _ModelRun, eval_name: str) -> Generator[None, None, StageResult]:
+        if run.project.is_imported(eval_name):
+            return imported_result(run.project, "task_metrics", eval_name, run.model)
+        partition = Partition(project=run.project, eval_name=eval_name, model=run.model, run_id=run.run_id)
+        return (yield from with_page(run.project, (yield from materialize_metrics(partition))))
+
+
+def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], T]) -> T | StageFailure:
     try:
         with doing(stage, [eval_name], model):
             return step()

@@ -37,7 +37,7 @@ ARROWS = {
     "lake.files": "errors lake.format lake.remote lake.tables stores",
     "lake.records": "errors lake.files lake.format lake.tables",
     "datasets": "errors records stores tasks texts users_code versions",
-    "tracking": "addresses errors records stores texts",
+    "tracking": "addresses errors progress records stores texts",
     "models.transformers.weights": "config errors lake.remote progress stores versions",
     "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
     "episodes": "errors lake.tables records tasks users_code versions",

@@ -64,6 +64,7 @@ def test_a_checkout_without_symbolic_links_holds_the_package(tmp_path: Path) -> 
     assert len(list((checkout / "eval_dagster" / "sql").glob("*.sql"))) > 5
 
 
+@pytest.mark.long
 def test_files_that_are_no_modules_are_held(wheel: zipfile.ZipFile) -> None:
     for name in (
         "py.typed",

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -20,7 +20,6 @@ from eval_dagster.lake.format.parquet_files import FileInfo, iter_batches, read_
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.lake.tables.columns import MetricRow
 from eval_dagster.metrics.base import declared_headline
-from eval_dagster.progress.reporting import making
 from eval_dagster.records import PROMPT_CHECKS, Check, Status
 from eval_dagster.stages.aggregation import metric_rows, variants_columns
 from eval_dagster.stages.answer_checks import ANSWER_CHECKS_VERSION, Earlier, answer_findings
@@ -208,8 +207,8 @@ def _shortened(value: Any) -> Any:
     return f"{value[:_MOST_CHARACTERS]}… [{len(value):,} characters]"
 
 
-def materialize_metrics(partition: Partition) -> StageResult:
-    """Make the metrics of an eval current, in the lake and, except for a trial, in MLflow.
+def materialize_metrics(partition: Partition) -> Generator[None, None, StageResult]:
+    """Make the metrics of an eval current, in the lake and, except for a trial, in MLflow. Yields while MLflow writes.
 
     If MLflow is out of reach, the result has a warning. The lake keeps the metrics, and the next materialization tries again.
 
@@ -225,14 +224,16 @@ def materialize_metrics(partition: Partition) -> StageResult:
     plan = plan_metrics(partition, scores, warnings)
     if plan.fresh is not None:
         return _result(partition, plan.fresh, cached=True, warnings=warnings)
-    making(_STAGE, partition.eval_name, partition.model)
+    partition.making(_STAGE)
     asked = asked_versions(prompts.path)
     rows, spread = _computed(partition, prompts, outputs, scores, _earlier(partition, outputs.info.version, asked[0]))
     key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
     try:
         if not project.lake.is_trial:
-            mlflow_run = project.tracker.log(tracked_result(partition, scores, rows, key))
+            logged = project.tracker.begin_log(tracked_result(partition, scores, rows, key))
+            yield
+            mlflow_run = logged()
     except TrackingError as error:
         warnings.append(f"not in MLflow: {error}")
     current = _write(partition, rows, scores, plan, mlflow_run, spread, asked)

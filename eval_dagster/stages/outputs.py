@@ -22,7 +22,7 @@ from eval_dagster.lake.tables.columns import Answer, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import request_of, response_row
 from eval_dagster.models.base import Look
 from eval_dagster.progress.memory import watched
-from eval_dagster.progress.reporting import Reporter, making
+from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse
 from eval_dagster.stages.answer_counts import mixed_words
@@ -112,7 +112,7 @@ def materialize_outputs(
             current = None if plan.fresh is None else _result(partition, plan.fresh, cached=True)
             death = None
             if current is None:
-                making(_STAGE, eval_name, model)
+                partition.making(_STAGE)
                 death = death_for(model, (row["request_id"] for row in iter_rows(prompts.path, ["request_id"])))
         except LakeUnreachableError:
             raise

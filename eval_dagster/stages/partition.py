@@ -15,6 +15,7 @@ from eval_dagster.errors import LakeError, RequirementError
 from eval_dagster.lake.files import Lake, LakeFile, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, read_head, read_rows
 from eval_dagster.lake.tables.columns import ResponseRow, ScoreRow
+from eval_dagster.progress.reporting import making
 from eval_dagster.project import Project, TaskClass
 from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
 from eval_dagster.stages.stage_table import StageTable
@@ -242,6 +243,12 @@ class Partition:
         if varied := self.project.varied_tasks(self.eval_name):
             task.variants = {name: of_variant(num_fewshot=num_fewshot) for name, of_variant in varied.items()}
         return task
+
+    def making(self, stage: str) -> None:
+        """Say that a stage makes a new file. MLflow will have a new result, for which its process is started, except in a trial."""
+        making(stage, self.eval_name, self.model)
+        if not self.project.lake.is_trial:
+            self.project.tracker.begin()
 
     def current(self, stage: str) -> LakeFile | None:
         """The current file of a stage. None if it is missing or damaged, so that the stage writes a new one."""

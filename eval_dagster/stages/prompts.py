@@ -10,7 +10,7 @@ from eval_dagster.errors import DataError, UsageError, WholeEvalError
 from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, read_head, read_rows
 from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.rows import prompt_row
-from eval_dagster.progress.reporting import following, making
+from eval_dagster.progress.reporting import following
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint_rows
@@ -46,7 +46,7 @@ def materialize_prompts(partition: Partition) -> StageResult:
     plan = plan_prompts(partition, rendering, snapshot.info.version)
     current = plan.fresh
     if current is None:
-        making(_STAGE, eval_name, partition.model)
+        partition.making(_STAGE)
         require_execution(project, eval_name)
         made = _made(partition, rendering)
         info = FileInfo(

@@ -35,7 +35,7 @@ from eval_dagster.metrics.base import (
 )
 from eval_dagster.metrics.explanations import Explanation, explain, explain_results, explained, with_explanations
 from eval_dagster.metrics.loglikelihood import count_tie
-from eval_dagster.progress.reporting import following, making
+from eval_dagster.progress.reporting import following
 from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, ItemScore, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.records.rendered_prompt import RenderedPrompt
@@ -174,7 +174,7 @@ def materialize_scores(partition: Partition) -> StageResult:
     plan = plan_scores(partition, AskedPrompts.of(prompts), outputs.info.version)
     current = plan.fresh
     if current is None:
-        making(_STAGE, partition.eval_name, partition.model)
+        partition.making(_STAGE)
         require_execution(project, partition.eval_name)
         with allowed_execution(project):
             made, seen = partition.table(_STAGE, _CONTENT), _Seen()

@@ -6,26 +6,32 @@ All calls use a separate client, so that the current store and run of the proces
 import os
 import re
 import sqlite3
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from eval_dagster.addresses import Addresses, shown_address, without_secrets
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
 from eval_dagster.stores.locks import Hold, SharedLocks, repeated
+from eval_dagster.tracking.own_runs import OwnRuns
+from eval_dagster.tracking.process import ProcessEndedError, TrackerProcess
 from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, one_session, quiet, store_file
 from eval_dagster.tracking.tracked_result import MOST_CHARACTERS, TrackedResult, complete_run, creation_tags, place_of, tracked_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run, RunInfo
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RESULT_KEY_TAG = "eval_dagster.result_key"
 """The tag that identifies a result's run."""
@@ -38,25 +44,11 @@ UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 
 _ABANDONED_S = 3600.0
 _MOST_ABANDONED = 100
-_REST = 20.0
-"""After all runs are read, so many times the time that it took passes before they are read again."""
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _NEW_S = 12 * 3600.0
 """`gc` deletes no run of the last day. A run that is younger than half of it is safe without a mark."""
 _PAGE = 500
 """Runs that are listed in one query."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _KnownRuns:
-    """The runs of a store at a moment."""
-
-    stamp: Sequence[object]
-    """The state of the store's files."""
-    facts: Mapping[str, tuple[str, str]]
-    """By run, its experiment, and `active` or `deleted`."""
-    rest_until: float
-    """When they may be read again, by `time.monotonic`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +98,14 @@ class Tracker:
             locks: The locks of the home; by default this machine's.
             addresses: Where browsers reach MLflow; servers that run on the home by default.
         """
+        self._settings = {
+            "home": home,
+            "tracking_uri": tracking_uri,
+            "experiment": experiment,
+            "locks": locks,
+            "addresses": addresses,
+        }
+        self._process: TrackerProcess | None = None
         self._home = home.resolve()
         self._locks = locks or SharedLocks(self._home)
         self._addresses = addresses or Addresses(home=self._home)
@@ -113,9 +113,25 @@ class Tracker:
         self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
         self._experiment = experiment
         self._is_swept = False
-        self._runs: _KnownRuns | None = None
+        self._own_runs = OwnRuns(self._file if self.own_file else None)
         self._last: RunInfo | None = None
         """The run of the last result. Its page is logged next, for which MLflow would read the run again."""
+
+    def begin(self) -> None:
+        """Let another process write from now on, since MLflow's import takes seconds. Not if this one has imported it already."""
+        if self._process is None and "mlflow" not in sys.modules:
+            with suppress(OSError):
+                self._process = TrackerProcess(type(self), self._settings)
+
+    def close(self) -> None:
+        """End the other process after its calls."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def begin_log(self, result: TrackedResult) -> Callable[[], str]:
+        """Begin `log` in the other process, if there is one, and give what waits for its value."""
+        return self._begun(self._log, result)
 
     def log(self, result: TrackedResult) -> str:
         """Make sure that a result is tracked, and return its MLflow run id.
@@ -123,7 +139,9 @@ class Tracker:
         A finished run with the same key stays as it is; an unfinished one, which a killed process left, is completed. Processes of the
         same home take turns, and so do machines with the same database of locks, so that a key has one run.
         """
+        return self.begin_log(result)()
 
+    def _log(self, result: TrackedResult) -> str:
         def write() -> str:
             client = self._client
             from mlflow.exceptions import MlflowException
@@ -149,6 +167,13 @@ class Tracker:
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Add a file to a run, or replace the one of the same name."""
+        self.begin_log_file(run_id, path)()
+
+    def begin_log_file(self, run_id: str, path: Path) -> Callable[[], None]:
+        """Begin `log_file` in the other process, if there is one, and give what waits for its end."""
+        return self._begun(self._log_file, run_id, path)
+
+    def _log_file(self, run_id: str, path: Path) -> None:
         with self._failures(f"add {path.name} to run {run_id}"):
             if self._last is not None and self._last.run_id == run_id:
                 place_of(self._last, str(self._client.tracking_uri)).log_artifact(str(path))  # type: ignore[no-untyped-call]
@@ -164,7 +189,9 @@ class Tracker:
             run_name: Name of the run in the MLflow UI.
             tags: Tags of the run.
         """
+        return self._begun(self._log_page, path, key, run_name, dict(tags))()
 
+    def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
         def write() -> str:
             client = self._client
             with self._lock(key):
@@ -291,6 +318,22 @@ class Tracker:
         with self._lock("store"), quiet():
             return MlflowClient(tracking_uri=self._uri)
 
+    def _begun(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Callable[[], T]:
+        """Begin a method in the other process, and give what waits for its value. It is called here if there is none, or it is killed."""
+        here = partial(method, *arguments, **named)
+        if self._process is None:
+            return here
+        call = self._process.call(method.__name__, *arguments, **named)
+
+        def value() -> T:
+            try:
+                return cast(T, call.result())
+            except ProcessEndedError:
+                self._process = None
+                return here()
+
+        return value
+
     def _healing(self, action: Callable[[], str]) -> str:
         """The result of an action, which is repeated if it fails because of damage in the store."""
         try:
@@ -315,7 +358,7 @@ class Tracker:
         self._is_swept = True
         now, is_alone = time.time(), not self._locks.across_machines
         try:
-            with self._database() as database:
+            with self._own_runs.database() as database:
                 found = database.execute(
                     "select run_uuid from runs join tags using (run_uuid) where status = 'RUNNING' and experiment_id = ? and key = ? "
                     "and value != ? and start_time < ?",
@@ -389,7 +432,7 @@ class Tracker:
         """The run of a key, which is created if needed."""
         experiment_id = self._experiment_id
         try:
-            with self._database() as database:
+            with self._own_runs.database() as database:
                 oldest = database.execute(
                     "select run_uuid from tags join runs using (run_uuid) where key = ? and value = ? and experiment_id = ? "
                     "and lifecycle_stage = 'active' order by start_time limit 1",
@@ -405,19 +448,14 @@ class Tracker:
         return self._client.create_run(experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=name)
 
     def _run_facts(self, run_id: str) -> tuple[str, str] | None:
-        """The experiment of a run, and `active` or `deleted`; None if the run is unknown.
-
-        The home's own database is read without MLflow, whose import takes a third of the time of a run without new results.
-        """
+        """The experiment of a run, and `active` or `deleted`; None if the run is unknown."""
         try:
-            known = self._known_runs()
-            if known is not None:
-                return known.get(run_id)
-            with self._database() as database:
-                row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
-            return None if row is None else (str(row[0]), str(row[1]))
+            return self._own_runs.facts(run_id)
         except (FileNotFoundError, sqlite3.Error):  # a server or another database, no store yet, or tables of another MLflow
             pass
+        return self._begun(self._facts_by_client, run_id)()
+
+    def _facts_by_client(self, run_id: str) -> tuple[str, str] | None:
         from mlflow.exceptions import MlflowException
 
         client = self._client
@@ -428,36 +466,6 @@ class Tracker:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
-
-    def _known_runs(self) -> Mapping[str, tuple[str, str]] | None:
-        """The facts of all runs in the home's own database. None if it was written to since they were read: one run is asked for alone.
-
-        A run asks for each of its results, and each opening of the database takes longer than the question. All are read again if that
-        takes a twentieth of the time since the last reading, or less.
-        """
-        file = self._home / "mlflow.db"
-        stamp: list[object] = []
-        for each in (file, file.with_name(f"{file.name}-wal")):
-            with suppress(FileNotFoundError):
-                state = each.stat()
-                stamp += [each.name, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-        began = time.monotonic()
-        if self._runs is None or (self._runs.stamp != stamp and began >= self._runs.rest_until):
-            with self._database() as database:
-                rows = database.execute("select run_uuid, experiment_id, lifecycle_stage from runs").fetchall()
-            facts = {str(name): (str(experiment), str(stage)) for name, experiment, stage in rows}
-            now = time.monotonic()
-            self._runs = _KnownRuns(stamp=stamp, facts=facts, rest_until=now + _REST * (now - began))
-        return self._runs.facts if self._runs.stamp == stamp else None
-
-    @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
-        """The home's own database. Raises `FileNotFoundError` if runs are not in it, or it does not exist."""
-        file = self._home / "mlflow.db"
-        if self._uri != f"sqlite:///{file}" or not file.is_file():
-            raise FileNotFoundError(file)
-        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
-            yield database
 
 
 def _logged(run: "Run") -> LoggedRun:

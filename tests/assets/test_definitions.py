@@ -158,6 +158,7 @@ def test_the_job_of_a_suite_evaluates_the_suite_whole_and_asks_for_nothing(proje
         assert run.dagster_run.tags[".dagster/eval_home"] == str(project.home)
 
 
+@pytest.mark.long
 def test_a_run_of_a_suite_shows_what_it_is_about_to_make_and_what_it_could_not_make(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -196,6 +196,7 @@ def test_a_lenient_suite_is_told_and_not_failed(project: Project) -> None:
     assert _status(project, second.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
 
 
+@pytest.mark.long
 def test_an_evaluation_is_judged_and_told_once_though_its_gate_is_started_twice(judged: Judged) -> None:
     """As by two daemons. A person who executes the gate's run again has it judged again."""
     project, first = judged.project, judged.lenient

@@ -243,6 +243,7 @@ def test_choices_and_confidence(open_it: OpenIt, home: Path) -> None:
     assert max(page.evaluate("shown.map((place) => samples[place].confidence)")) <= 0.305
 
 
+@pytest.mark.long
 def test_other_choices_before_are_not_matched_by_their_place(open_it: OpenIt, write: Callable[..., Path]) -> None:
     samples = [sample_of(number, "Which one?", "", "", choices=["Rome", "Oslo", "Bern"], gold_index=[1]) for number in range(3)]
     for sample, others in zip(samples, (["Oslo", "Rome"], [], None), strict=True):

@@ -43,8 +43,8 @@ def test_the_prompts_are_the_golden_ones(name: str, chat_handle: TransformersHan
     assert text == file.read_bytes().decode(), f"the prompts of {name} changed; if they should, run `make goldens` and review the diff"
 
 
-SLOW = ("humaneval_pass_at_10",)
-"""Its ten texts a prompt run in the sandbox for half a minute; `humaneval` checks the same formatting."""
+SLOW = ("humaneval_pass_at_10", "aime24_avg_at_16", "aime25_avg_at_16", "aime26_avg_at_16")
+"""Each of their many texts a prompt is scored; `humaneval`, `aime24` and the others check the same formatting."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in NAMES])

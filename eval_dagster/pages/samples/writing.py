@@ -1,5 +1,6 @@
 """Writes the pages of results to the home and to MLflow."""
 
+from collections.abc import Generator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +20,8 @@ _MOST_BEFORE_STAMP = 300
 """Bytes of a page in which its stamp is."""
 
 
-def with_page(project: Project, result: StageResult) -> StageResult:
-    """The result of `task_metrics` with the page of its samples, which is written unless it is there.
+def with_page(project: Project, result: StageResult) -> Generator[None, None, StageResult]:
+    """The result of `task_metrics` with the page of its samples, which is written unless it is there. Yields while MLflow stores it.
 
     The page does not belong to the result: a failure is a warning, and no cache depends on it. Trials have none, and neither have current
     results of a shared lake that another machine computed.
@@ -40,7 +41,9 @@ def with_page(project: Project, result: StageResult) -> StageResult:
             unsent.touch()
         if unsent.exists():
             if run := result.file.info.inputs.get("mlflow_run"):
-                project.tracker.log_file(run, path)
+                logged = project.tracker.begin_log_file(run, path)
+                yield
+                logged()
             unsent.unlink(missing_ok=True)  # a run at the same time may have sent it, too
     except TrackingError as error:
         warnings.append(f"the page of the samples of {partition_key(result.eval_name, result.model)} is not in MLflow: {error}")

@@ -162,6 +162,7 @@ def test_files_of_others_in_the_lake_are_named_and_change_nothing(lake: Lake, ta
     assert read_rows(lake, "select * from leaderboard") == expected
 
 
+@pytest.mark.long
 def test_a_file_of_another_program_is_damaged(lake: Lake) -> None:
     paths = [file_of(lake, "scores"), file_of(lake, "metrics"), *parquet_files(ResponseCache(lake, "a").folder)]
     for path in paths:

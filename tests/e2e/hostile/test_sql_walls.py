@@ -175,6 +175,7 @@ def test_the_results_can_be_read_whole(lake: Lake) -> None:
             assert files == [(2,)]
 
 
+@pytest.mark.long
 def test_a_refusal_says_how_to_write_the_rows(lake: Lake, tmp_path: Path) -> None:
     for statement in (f"copy (select 42) to '{tmp_path}/x.csv'", "attach 'sqlite:x'", f"from read_text('file://{tmp_path}/secret.txt')"):
         with pytest.raises(QueryError, match=r"--output FILE.*--unsafe") as refusal:

@@ -164,6 +164,7 @@ def test_a_wrong_query_is_wrong_usage(cli: Run, query: str, part: str) -> None:
     assert part in answer.stderr
 
 
+@pytest.mark.long
 def test_show_prints_the_exact_prompt(cli: Run) -> None:
     shown = cli("show", "capitals", "--model", "sevens")
     assert shown.returncode == 0, shown.stderr

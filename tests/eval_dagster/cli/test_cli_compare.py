@@ -122,6 +122,7 @@ def test_a_worse_model_has_regressed_and_shows_what_it_lost(cli: Cli) -> None:
     assert "a improved: capitals" in improved.stdout
 
 
+@pytest.mark.long
 def test_the_same_model_has_not_changed(cli: Cli) -> None:
     done = cli("compare", "knows", "knows")
     assert done.returncode == 0, done.stderr

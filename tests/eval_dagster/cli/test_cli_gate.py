@@ -49,6 +49,7 @@ def cli(folder: Path, hook: Hook) -> Run:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["--junit", "--markdown"])
 def test_a_summary_of_no_suite_is_wrong_usage(cli: Run, folder: Path, option: str) -> None:
     alone = cli("run", option, str(folder / "summary"))

@@ -56,6 +56,7 @@ def test_another_result_and_another_model_beside_it(cli: Cli, nights: Nights, tm
     assert (content["materialized_at"], content["against"]["materialized_at"]) == (second.isoformat(), first.isoformat())
 
 
+@pytest.mark.long
 def test_all_samples_are_there_if_they_are_asked_for(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "MOST_SAMPLES", 100)
     cli("samples", "capitals", "mine", "--to", "page.html")
@@ -66,6 +67,7 @@ def test_all_samples_are_there_if_they_are_asked_for(cli: Cli, tmp_path: Path, m
     assert (len(content["samples"]), content["total"]) == (180, 180)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -84,6 +86,7 @@ def test_what_is_not_there_is_explained(cli: Cli, tmp_path: Path, arguments: tup
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_the_home_keeps_its_own_pages(cli: Cli, nights: Nights) -> None:
     page = page_path(nights.folder / "home", "capitals", "mine")
     before = page.read_bytes()
@@ -101,6 +104,7 @@ def test_a_result_that_never_changed_has_none_before_a_change(tmp_path: Path, cl
         cli_in(folder)("samples", "arithmetic", "mine-bf16", "--at", "previous")
 
 
+@pytest.mark.long
 def test_few_pages_are_named_and_many_by_their_folder(nights: Nights) -> None:
     home = nights.folder / "home"
     few = [("capitals", "mine"), ("arithmetic", "mine-bf16")]
@@ -111,6 +115,7 @@ def test_few_pages_are_named_and_many_by_their_folder(nights: Nights) -> None:
     assert shown_pages(home / "none", few) == []
 
 
+@pytest.mark.long
 def test_the_leaderboard_names_pages_that_are_there(cli: Cli, nights: Nights) -> None:
     page = page_path(nights.folder / "home", "capitals", "mine")
     assert f"Samples: {page}\n" in cli("leaderboard", "--eval", "capitals", "--model", "mine")

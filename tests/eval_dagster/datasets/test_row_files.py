@@ -220,6 +220,7 @@ print(len(rows), len(rows[0]["q"]), resource.getrusage(resource.RUSAGE_SELF).ru_
 """
 
 
+@pytest.mark.long
 def test_a_small_file_of_large_rows_fills_no_memory(tmp_path: Path) -> None:
     """2,000 rows of one value of a megabyte; five of them are asked for."""
     values = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["x" * 2**20]))

@@ -51,6 +51,7 @@ def test_pages_show_how_many_samples_were_asked(nights: Nights) -> None:
     reader.close()
 
 
+@pytest.mark.long
 def test_compare_says_that_a_result_is_a_part(nights: Nights) -> None:
     nights.project()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "EVAL_DAGSTER_"))}

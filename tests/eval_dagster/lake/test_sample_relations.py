@@ -140,6 +140,7 @@ def test_either_of_two_equal_choices_is_the_gold_one(lake: Lake) -> None:
     assert read_rows(lake, "select * from confident_errors where model = 'good'") == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("eval_name", EVALS)
 def test_disagreements_pair_each_prompt_with_itself_whichever_direction_is_better(lake: Lake, eval_name: str) -> None:
     shown = read_rows(lake, f"select * from disagreements where eval = '{eval_name}'")

@@ -138,6 +138,7 @@ def test_what_is_called_the_answer_does_not_depend_on_what_is_said_before(letter
     assert ChoiceLetter().answer_of(f"{text} B? No.\nThe answer is {letter}") == letter
 
 
+@pytest.mark.long
 @given(text=st.text())
 def test_any_text_has_a_letter_or_none(text: str) -> None:
     assert ChoiceLetter().answer_of(text) in (None, *ChoiceLetter.LETTERS)

@@ -63,6 +63,7 @@ def responses(draw: st.DrawFn, values: st.SearchStrategy[list[float]] = NO_TIES)
     )
 
 
+@pytest.mark.long
 @every_metric
 @given(response=responses(ANY_VALUES))
 def test_values_stay_in_their_bounds(metric: type[LoglikelihoodMetric], response: Loglikelihood) -> None:

@@ -197,6 +197,7 @@ def test_a_network_that_ignores_masks_or_positions_is_found_out(ignored: str, dt
     assert "more than" in scorer.usage.reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
 def test_coarse_numbers_are_no_reason_to_mistrust_the_tree(name: str) -> None:
     network = tiny_architectures.network(name).to(torch.bfloat16)

@@ -60,6 +60,7 @@ def test_threads_do_not_spin_for_long(kind: str, tmp_path: Path, tiny_model: Pat
     assert spins == "1000", text
 
 
+@pytest.mark.long
 @few("variable, value, spins", [("GOMP_SPINCOUNT", "5", "5"), ("OMP_WAIT_POLICY", "PASSIVE", "0")], kept=1)
 def test_a_choice_of_the_user_stays(variable: str, value: str, spins: str, tmp_path: Path, tiny_model: Path) -> None:
     found, text = _spins(["-c", "import eval_dagster, torch"], tmp_path, tiny_model, **{variable: value})

@@ -72,12 +72,12 @@ def test_a_page_that_did_not_reach_mlflow_is_sent_by_the_next_run(nights: Nights
         raise TrackingError("MLflow is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tracker, "log_file", refuse)
+        patch.setattr(Tracker, "begin_log_file", refuse)
         result = _run(project)
     assert [each.endswith("is not in MLflow: MLflow is full") for each in result.warnings] == [True]
     assert "samples_in_mlflow" not in result.links
     sent: list[Path] = []
-    monkeypatch.setattr(Tracker, "log_file", lambda _, run, path: sent.append(path))
+    monkeypatch.setattr(Tracker, "begin_log_file", lambda _, run, path: lambda: sent.append(path))
     with noted(project.home, {"mlflow": "http://127.0.0.1:5017"}, os.getpid()):
         assert _run(nights.project()).links["samples_in_mlflow"].startswith("http://127.0.0.1:5017/#/")
     assert sent == [page_path(project.home, EVAL, MODEL)]
@@ -85,6 +85,7 @@ def test_a_page_that_did_not_reach_mlflow_is_sent_by_the_next_run(nights: Nights
     assert len(sent) == 1
 
 
+@pytest.mark.long
 def test_it_is_linked_in_dagster_and_in_mlflow(nights: Nights) -> None:
     project = nights.project()
     with noted(project.home, {"mlflow": "http://127.0.0.1:5017"}, os.getpid()):

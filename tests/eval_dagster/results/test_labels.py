@@ -76,6 +76,7 @@ def test_no_cell_is_a_formula(cli: Callable[..., str], tmp_path: Path) -> None:
     assert not [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t", "\r", "＝")]
 
 
+@pytest.mark.long
 def test_labels_come_back_with_the_answers_of_the_lake(cli: Callable[..., str], evaluated: Path, tmp_path: Path) -> None:
     cli("label", "export", "sums", "one", "--count", "20", "--to", "ada.csv")
     rows = read(tmp_path / "ada.csv")

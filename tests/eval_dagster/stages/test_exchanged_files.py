@@ -70,6 +70,7 @@ def test_verify_names_each_file_that_is_another_one(open_project: Open, tmp_path
     assert not any(_damages(project).values())
 
 
+@pytest.mark.long
 def test_answers_of_another_model_are_not_believed(open_project: Open, named: bool) -> None:
     project = open_project(CONFIG.format(limit=3))
     before, _ = run_all(project, [("sums", "alpha")])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from running_stages import run_all
 
 from eval_dagster.project import Project
@@ -47,6 +48,7 @@ def reason_of(result: StageResult) -> str:
     return result.file.info.notes["generation_reason"]
 
 
+@pytest.mark.long
 def test_turns_are_not_read_again(open_project: Callable[..., Project], write: Callable[[str, str], Path], tiny_model: Path) -> None:
     write("talk.py", TASK)
     project = open_project(

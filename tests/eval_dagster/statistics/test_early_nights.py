@@ -109,6 +109,7 @@ def test_the_estimate_of_a_fall_that_is_proven_is_too_good() -> None:
         assert f"{bias}" in PAGE.read_text("utf-8")
 
 
+@pytest.mark.long
 def test_a_row_of_each_table_is_true() -> None:
     row = 300, 0.03, 0.02
     assert_like(quiet_row(*row, others=["one look"], suites=2000), cells(QUIET)[name_of(*row)], [0, 1, 1, 1, 0, 0, 0.1, 0.3, 9])

@@ -69,6 +69,7 @@ def test_an_interval_contains_no_difference(number: int) -> None:
     assert np.sqrt((stderr**2).mean()) / spread == pytest.approx(1, abs=0.07)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", RUNS)
 def test_the_smallest_detectable_drop_is_found_in_80_of_100_nights_or_more(number: int) -> None:
     drop = float(np.median([each.min_detectable or np.nan for each in _comparisons(number)]))

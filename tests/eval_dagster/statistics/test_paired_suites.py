@@ -97,6 +97,7 @@ def test_a_noise_floor_by_hand() -> None:
     assert of_four_texts.stderr == pytest.approx(floor.stderr / 2)
 
 
+@pytest.mark.long
 def test_one_sample_that_varies_makes_no_floor_that_hides_a_fall() -> None:
     floor = noise_floor(np.array([[1.0, 0.0], *[[1.0, 1.0]] * 39]))
     assert floor is not None

@@ -78,6 +78,7 @@ def paths(differ: tuple[int, ...], shares: tuple[float, ...], level: float, powe
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("power", [EAGER, PATIENT])
 @pytest.mark.parametrize("level", [0.01, 0.1, 0.3])
 @pytest.mark.parametrize("differ", [(3, 6, 9), (5, 5, 9), (0, 4, 8), (9,), (8, 9)])

@@ -195,7 +195,7 @@ def test_an_upgrade_of_mlflow_works_on_a_copy_and_a_kill_on_the_way_costs_the_co
     (tmp_path / ".mlflow.db.building").write_text("left by a process that was killed")
     inode = (tmp_path / "mlflow.db").stat().st_ino
     tracker(tmp_path).prepare()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["mlflow.db", "mlflow.lock"]
+    assert {path.name for path in tmp_path.iterdir()} - {"mlartifacts"} == {"mlflow.db", "mlflow.lock"}
     assert (tmp_path / "mlflow.db").stat().st_ino == inode, "where nothing changes, those who have it open keep it"
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         assert database.execute("select version_num from alembic_version").fetchone()[0] == revision

@@ -105,6 +105,7 @@ def test_a_killed_process_of_the_same_home_is_seen_at_once(machine: Machine, mon
             assert taken.requests == set("ab")
 
 
+@pytest.mark.long
 def test_nobody_shares_a_request_where_the_store_fails(
     store: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -270,6 +270,7 @@ def test_merged_answers_are_found_on_every_machine(machine: Machine) -> None:
     assert len(parquet_files(caches[0].folder)) <= 2, "one file, or one of each machine"
 
 
+@pytest.mark.long
 def test_records_are_merged_once_for_all_machines(machine: Machine) -> None:
     lakes = [machine(name) for name in ("a", "b")]
     for number in range(34):

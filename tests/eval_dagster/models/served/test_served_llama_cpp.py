@@ -108,12 +108,14 @@ def test_token_ids_give_the_texts_of_a_text(
     assert expected["cued"] == (" Paris.",), "the server repeats the cue, which is no part of the answer"
 
 
+@pytest.mark.long
 def test_another_tokenizer_is_refused(open_served: Callable[..., ServedHandle], tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "bytes")
     with pytest.raises(ModelError, match="is not that of the server at http"):
         open_served(tokenizer={"folder": str(tmp_path / "bytes")}).load()
 
 
+@pytest.mark.long
 def test_a_schema_is_followed(served: ServedModel) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
     settings = GenerationSettings(max_tokens=40, grammar=Grammar(kind="json_schema", value=json.dumps(schema)))
