@@ -1,6 +1,8 @@
 """The side of this package: `python episodes_side.py WORK.json RESULT.json FOLDER`. Evaluates episodes of ten turns on a server."""
 
 import json
+import os
+import resource
 import sys
 import tempfile
 import time
@@ -8,42 +10,16 @@ from pathlib import Path
 
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.records import Row
 from eval_dagster.stages.partition import STAGES, StageFailure
-from eval_dagster.tasks.episodes import EpisodeTask
-
-
-def add(x: int, y: int) -> int:
-    """Add two numbers."""
-    return x + y
-
-
-class Adding(EpisodeTask[str]):
-    """Nine calls of a tool, and an answer."""
-
-    NAME = "Adding"
-    DATASET_PATH = "adding"
-    SAMPLE_SPLIT = "test"
-    METRICS = (ExactMatch,)
-    TOOLS = (add,)
-
-    def _load_dataset(self, subject: str) -> dict[str, list[Row]]:
-        return {"test": [{"n": number} for number in range(10_000)]}
-
-    def _get_instruction_text(self, item: Row) -> str:
-        return f"Question {item['n']}: add one nine times."
-
-    def _get_ground_truth(self, item: Row) -> str:
-        return "9"
 
 
 def main(work_file: str, result_file: str, _folder: str) -> None:
     """`WORK.json` has `url`, `episodes` and `connections`."""
     work = json.loads(Path(work_file).read_text("utf-8"))
+    os.environ["EPISODES"] = str(work["episodes"])
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "evals.yaml"
         config.write_text(
@@ -51,7 +27,7 @@ def main(work_file: str, result_file: str, _folder: str) -> None:
 models:
   calculator: {{backend: openai, base_url: "{work["url"]}", model: calculator, prompt_format: chat, concurrency: {work["connections"]}}}
 evals:
-  adding: {{task: "{Path(__file__).resolve()}:Adding", limit: {work["episodes"]}}}
+  adding: {{task: "{Path(__file__).resolve().with_name("episodes_task.py")}:Adding"}}
 """,
             "utf-8",
         )
@@ -59,6 +35,9 @@ evals:
         started, cpu_started = time.perf_counter(), time.process_time()
         outcomes = list(evaluate(project, [("adding", "calculator")], stages=set(STAGES), run_id="bench", reporter=SilentReporter()))
         seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+        project.tracker.close()
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)  # which write to MLflow
+        cpu_seconds += children.ru_utime + children.ru_stime
         if failed := [each.message for each in outcomes if isinstance(each, StageFailure)]:
             raise RuntimeError(failed[0])
         publish(project.lake)
