@@ -99,16 +99,18 @@ def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, str]:
     told, over, begin, size = 0, 0.0, time.monotonic(), 0
     while True:
         signalled = signal.sigtimedwait(_SIGNALS, _LOOK_S)
+        # If it was stopped (Ctrl-Z) for longer than it waits, Python returns a signal that never came, with any number.
+        number = signalled.si_signo if signalled is not None else 0
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status), told, ""
-        if signalled is not None and signalled.si_signo != signal.SIGCHLD:
-            told = signalled.si_signo
+        if number in _SIGNALS and number != signal.SIGCHLD:
+            told = number
             time.sleep(_SETTLE_S)
-            if heard[signalled.si_signo]:
-                heard[signalled.si_signo] = 0
+            if heard[number]:
+                heard[number] = 0
             else:
-                os.kill(child, signalled.si_signo)
+                os.kill(child, number)
         elif 0 < record.deadline < time.monotonic() and not told:
             if record.deadline == over:  # the same call as at the look before
                 return _kill(child), 0, "when its time was over (code_timeout)"

@@ -147,6 +147,18 @@ def test_a_signal_to_all_processes_reaches_the_work_once() -> None:
     assert process.returncode == 130
 
 
+def test_a_process_that_was_stopped_for_a_while_goes_on() -> None:
+    """As Ctrl-Z and `fg` do it. Python tells of a signal that never came if a wait for one is stopped until its time is over."""
+    process = started("time.sleep(5)\nend(3)")
+    for _ in range(2):
+        time.sleep(0.7)
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(1.3)
+        os.kill(process.pid, signal.SIGCONT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (3, "", "")
+
+
 def test_a_process_that_a_signal_ends_at_once_is_not_begun_again() -> None:
     process = started("signal.signal(signal.SIGTERM, signal.SIG_DFL)\nprint('at work', flush=True)\ntime.sleep(60)")
     assert process.stdout is not None
