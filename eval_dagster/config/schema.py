@@ -342,7 +342,8 @@ class Config(Section):
     """Whether code that a model wrote may run."""
     code_timeout: Number | None = Field(default=CALL_LIMIT_S, gt=0)
     """Seconds that one call of your code may take: of a task, a metric, a loader or a scripted model. Null: any number. A call that takes
-    longer ends its process, and its eval has failed. The limit needs a process that watches: the command, or the Dagster daemon."""
+    longer ends its process, and its eval has failed. The limit needs a process that watches: the command, or the Dagster daemon. A tool
+    that takes longer ends its episode alone, as an error."""
     memory: MemorySize | None = None
     """Most memory of a run and the processes that it starts, such as `2GiB` or `800MiB`. A stage that takes more ends with a message, and
     its eval has failed; while a model is asked, the evals that still lack answers. Null: as much as the container has, or the machine."""

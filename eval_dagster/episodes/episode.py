@@ -13,6 +13,7 @@ from eval_dagster.episodes.branches import ROOT, begin_branches, next_place
 from eval_dagster.episodes.limits import LIMITS, Limit, LimitError, Spent, fields_of_reply, reply_of_fields
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order, replayable
 from eval_dagster.episodes.state import State, changed
+from eval_dagster.episodes.tool_threads import CallTimeError
 from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, definitions, tool_named
 from eval_dagster.errors import EvalDagsterError, MachineError, described
 from eval_dagster.lake.tables.columns import Answer
@@ -96,6 +97,8 @@ class Host(Protocol):
     """Answers by role and request id."""
     failure: str
     """Why no request can be answered any more; empty if they can."""
+    most_call_s: float | None
+    """Seconds that a call of a tool may take."""
 
     def break_off(self, error: BaseException) -> None:
         """End the run of all episodes by an exception."""
@@ -105,8 +108,8 @@ class Host(Protocol):
         """Ask the model of a role. Equal requests under way are asked once."""
         ...
 
-    async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """The value of a function that is called in a thread."""
+    async def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Any:
+        """The value of a function that is called in a thread. Raises `CallTimeError` after `most_s` seconds."""
         ...
 
 
@@ -337,7 +340,7 @@ class Episode:
         if effect is not None and effect.value is not None:
             outcome = effect.value
             if tool is not None and tool.kind == "pure" and not isinstance(arguments, Outcome):
-                again, _ = await self.state.live(tool, arguments)
+                again, _ = await self._again(tool, arguments)
                 if again != outcome:
                     raise self.fail(EpisodeChangedError(f"{changed(tool, outcome, again)}; mark it by `effect` if its result may change"))
             await asyncio.sleep(0)
@@ -353,14 +356,37 @@ class Episode:
                     )
                 )
             async with self.state.lock(tool):
+                if self.fault is not None:  # while it waited
+                    raise _OverError
                 effect = self._effect_of(call, place, tool, effect)
                 if tool.kind == "effect":
                     self.note(effect)
-                outcome, seconds = await self.state.live(tool, arguments)
+                left_s = self._spent.tool_seconds_left
+                most_s = min((each for each in (left_s, self.of.most_call_s) if each is not None), default=None)
+                try:
+                    outcome, seconds = await self.state.live(tool, arguments, most_s)
+                except CallTimeError:
+                    raise self._out_of_time(tool, effect, is_limit=most_s == left_s) from None
                 effect = replace(effect, details={**effect.details, "seconds": round(seconds, 6)})
         self._spent.called(effect.details)
         self.note(replace(effect, value=outcome))
         return Turn(Role.TOOL, outcome.result, (), call.call_id)
+
+    async def _again(self, tool: Tool, arguments: Mapping[str, object]) -> tuple[Outcome, float]:
+        try:
+            return await self.state.live(tool, arguments, self.of.most_call_s)
+        except CallTimeError:
+            raise self._out_of_time(tool) from None
+
+    def _out_of_time(self, tool: Tool, effect: Effect | None = None, *, is_limit: bool = False) -> BaseException:
+        """End the episode, since a call takes too long. Its limit is recorded in the place of the call, which goes on by itself."""
+        if effect is None or not is_limit:
+            most = f"{self.of.most_call_s:g} s, the most that code_timeout in evals.yaml allows"
+            return self.fail(TimeoutError(f"the tool {tool.name} took longer than {most}"))
+        self._last_at_limit = self.last
+        last = {"last": fields_of_reply(self.last)}
+        self.note(Effect(place=effect.place, number=effect.number, kind="limit", name="seconds", key="", details=last))
+        return self.fail(LimitError("seconds"))
 
     def _effect_of(self, call: ToolCall, place: Place, tool: Tool | None, before: Effect | None) -> Effect:
         number = self.next_number() if before is None else before.number

@@ -49,6 +49,12 @@ class Spent:
         seconds = details.get("seconds")
         self._seconds += seconds if isinstance(seconds, float) else 0.0
 
+    @property
+    def tool_seconds_left(self) -> float | None:
+        """The seconds that tools may still take; None without a limit."""
+        most = self._task.MAX_TOOL_SECONDS
+        return None if most is None else most - self._seconds
+
     def require_left(self) -> None:
         """Raise `LimitError` if an amount is spent. Recorded asks and calls do not need it, since they have happened."""
         task = self._task

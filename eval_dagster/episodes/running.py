@@ -62,6 +62,7 @@ class Episodes:
         roles: Iterable[str],
         seed: int,
         at_once: int,
+        most_call_s: float | None = None,
     ) -> None:
         self.task, self.tools, self.journal = task, tools, journal
         self.request_of, self.reply_of, self.seed = request_of, reply_of, seed
@@ -71,6 +72,7 @@ class Episodes:
         self.failure = ""
         """Why no request can be answered any more."""
         self._at_once = at_once
+        self.most_call_s = most_call_s
         self._loop = asyncio.new_event_loop()
         self._items: queue.SimpleQueue[Asked | EpisodeEnd | BaseException | Callable[[], Answers] | None] = queue.SimpleQueue()
         self._pending: dict[tuple[str, str], Request] = {}
@@ -131,9 +133,9 @@ class Episodes:
             self._stir()
         return self._under_way[key]
 
-    async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """The value of a function that is called in a thread, in the context of its branch."""
-        return await self._threads.call(function)
+    async def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Any:
+        """The value of a function that is called in a thread, in the context of its branch, for at most `most_s` seconds."""
+        return await self._threads.call(function, most_s)
 
     def _work(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
         asyncio.set_event_loop(self._loop)

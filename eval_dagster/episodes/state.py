@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from eval_dagster.episodes.branches import apart
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, Place, in_order
+from eval_dagster.episodes.tool_threads import CallTimeError
 from eval_dagster.episodes.tools import Outcome, Tool, arguments_of, failed, succeeded, tool_named
 from eval_dagster.errors import MachineError
 from eval_dagster.records import ToolCall
@@ -19,8 +20,11 @@ class Callers(Protocol):
 
     tools: Mapping[str, Tool]
 
-    async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """The value of a function that is called in a thread."""
+    most_call_s: float | None
+    """Seconds that a call may take."""
+
+    async def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Any:
+        """The value of a function that is called in a thread. Raises `CallTimeError` after `most_s` seconds."""
         ...
 
 
@@ -56,7 +60,8 @@ class State:
         """The object of a class, with all recorded calls."""
         if of not in self._objects:
             sample = self._episode.sample
-            made = await self._by_machine(lambda: of(sample) if issubclass(of, Toolbox) else of())
+            most_s = self._episode.of.most_call_s
+            made = await self._by_machine(lambda: of(sample) if issubclass(of, Toolbox) else of(), most_s)
             for effect in in_order(self._episode.recorded.values()):
                 tool = tool_named(self._episode.of.tools, effect.name) if effect.kind == "tool" else None
                 if tool is None or tool.owner is not of or effect.value is None:
@@ -64,30 +69,37 @@ class State:
                 call = ToolCall(call_id="", name=effect.name, arguments_text=effect.key)
                 arguments = arguments_of(self._episode.of.tools, call)
                 if not isinstance(arguments, Outcome):
-                    again, _ = await self._timed(tool, arguments, made)
+                    again, _ = await self._timed(tool, arguments, made, most_s)
                     if again != effect.value:
                         raise self._episode.fail(EpisodeChangedError(f"{changed(tool, effect.value, again)}, after the same calls"))
             self._objects[of] = made
         return self._objects[of]
 
-    async def live(self, tool: Tool, arguments: Mapping[str, object]) -> tuple[Outcome, float]:
-        """Call a tool. Gives its outcome, and the seconds that it took without those in which it waited for a thread."""
-        return await self._timed(tool, arguments, None if tool.owner is None else await self.instance(tool.owner))
+    async def live(self, tool: Tool, arguments: Mapping[str, object], most_s: float | None) -> tuple[Outcome, float]:
+        """Call a tool. Gives its outcome, and the seconds that it took without those in which it waited for a thread.
 
-    async def _timed(self, tool: Tool, arguments: Mapping[str, object], owner: Any) -> tuple[Outcome, float]:
+        Raises:
+            CallTimeError: It took longer than `most_s` seconds.
+        """
+        return await self._timed(tool, arguments, None if tool.owner is None else await self.instance(tool.owner), most_s)
+
+    async def _timed(self, tool: Tool, arguments: Mapping[str, object], owner: Any, most_s: float | None) -> tuple[Outcome, float]:
         own = () if tool.owner is None else (owner,)
         if not asyncio.iscoroutinefunction(tool.function):
-            found: tuple[Outcome, float] = await self._by_machine(lambda: _called(lambda: tool.function(*own, **arguments)))
+            found: tuple[Outcome, float] = await self._by_machine(lambda: _called(lambda: tool.function(*own, **arguments)), most_s)
             return found
         try:
-            return await apart(_awaited(tool.function(*own, **arguments)))
+            async with asyncio.timeout(most_s):
+                return await apart(_awaited(tool.function(*own, **arguments)))
+        except TimeoutError:  # its own would be its outcome
+            raise CallTimeError from None
         except MachineError as error:
             raise self._episode.fail(error) from error
 
-    async def _by_machine(self, function: Callable[[], Any]) -> Any:
+    async def _by_machine(self, function: Callable[[], Any], most_s: float | None) -> Any:
         """Call a function in a thread. A failure of the machine ends the episode, and is no result of a tool."""
         try:
-            return await self._episode.of.in_thread(function)
+            return await self._episode.of.in_thread(function, most_s)
         except MachineError as error:
             raise self._episode.fail(error) from error
 

@@ -168,6 +168,7 @@ class EpisodeAsker:
                 roles=settings.roles,
                 seed=settings.seed,
                 at_once=_AT_ONCE,
+                most_call_s=project.config.code_timeout,
             )
             episodes.known = self._known(models, recorded)
             ended: dict[str, EndedEpisode] = {}

@@ -33,7 +33,9 @@ class World:
         self._folder = folder
         self._asks: dict[str, Ask] = {}
 
-    def run(self, task: type[EpisodeTask[Any]], count: int = 1, roles: Sequence[str] = ()) -> dict[str, EpisodeEnd]:
+    def run(
+        self, task: type[EpisodeTask[Any]], count: int = 1, roles: Sequence[str] = (), most_call_s: float | None = None
+    ) -> dict[str, EpisodeEnd]:
         """Run episodes of a task about the numbers from 1, and return how each ended."""
         journal = EpisodeJournal(self._folder, task.__name__, {str(number): "" for number in range(1, count + 1)})
         episodes = Episodes(
@@ -45,6 +47,7 @@ class World:
             roles=roles,
             seed=0,
             at_once=100,
+            most_call_s=most_call_s,
         )
         recorded = journal.read()
         episodes.known = {

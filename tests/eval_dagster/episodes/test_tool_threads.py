@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.episodes.tool_threads import ToolThreads
+from eval_dagster.episodes.tool_threads import CallTimeError, ToolThreads
 
 
 def run(calls: Callable[[ToolThreads], Any]) -> Any:
@@ -104,3 +104,22 @@ def test_a_call_that_nobody_waits_for_any_more_is_not_made() -> None:
 
     run(calls)
     assert made == ["last"]
+
+
+def test_calls_that_never_end_take_no_thread_from_others() -> None:
+    """More of them than there are threads, three times over."""
+    over = threading.Event()
+
+    async def calls(threads: ToolThreads) -> tuple[int, list[int]]:
+        late = 0
+        for _ in range(3):
+            found = await asyncio.gather(*(threads.call(over.wait, 0.2) for _ in range(40)), return_exceptions=True)
+            late += sum(isinstance(each, CallTimeError) for each in found)
+        quick = await asyncio.gather(*(threads.call(lambda n=n: n, 5) for n in range(100)))  # type: ignore[misc]
+        over.set()
+        await asyncio.sleep(0.3)
+        quick += await asyncio.gather(*(threads.call(lambda n=n: n, 5) for n in range(100)))  # type: ignore[misc]
+        assert threads.under_way == 0
+        return late, quick
+
+    assert run(calls) == (120, [*range(100), *range(100)])
