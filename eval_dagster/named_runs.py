@@ -12,7 +12,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import unlisted_folder
 from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.retention import GRACE
-from eval_dagster.tracking.tracker import LoggedRun
+from eval_dagster.tracking.logged_runs import LoggedRun
 
 _PREFIX = 8
 """Characters of a run's id in the names of its files."""

@@ -119,6 +119,7 @@ def _evaluated(
     missing: dict[str, StageFailure] = {}
     order = list(STAGES)
     stages = order[: max(map(order.index, stages)) + 1]
+    project.tracker.may_begin = "task_metrics" in stages and not project.lake.is_trial
     evals = list(dict.fromkeys(name for names in by_model.values() for name in names))
     for outcome in _snapshots(project, evals, run_id, reporter):
         yield outcome

@@ -14,7 +14,7 @@ from eval_dagster.project import Project
 from eval_dagster.retention import Keep, Pruning, Reason
 from eval_dagster.stores.sqlite_files import shrink
 from eval_dagster.texts.figures import counted, file_size
-from eval_dagster.tracking.tracker import LoggedRun
+from eval_dagster.tracking.logged_runs import LoggedRun
 
 if TYPE_CHECKING:
     import dagster as dg

@@ -26,6 +26,8 @@ _GOES_ON = ("run", "gate")
 _MOST_DEATHS = 50
 _LOOK_S = 1.0
 """Seconds between two looks at the time of users' code."""
+_STOPPED_S = 3.0
+"""Seconds between two looks from which on this process was stopped."""
 _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 FULL_S = 20.0
 """Seconds for which the memory of a process may be at its bound (`ulimit -v`). Libraries that get none wait or try again for ever."""
@@ -96,7 +98,8 @@ def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, str]:
     Returns its exit status, or the negative number of the signal that ended it; the last signal that told this process to end, or 0; and
     why this process ended it, in words, or an empty text.
     """
-    told, over, begin, size = 0, 0.0, time.monotonic(), 0
+    told, begin, size = 0, time.monotonic(), 0
+    over, stopped_s, looked_at = (0.0, 0.0), 0.0, time.monotonic()
     while True:
         signalled = signal.sigtimedwait(_SIGNALS, _LOOK_S)
         # If it was stopped (Ctrl-Z) for longer than it waits, Python returns a signal that never came, with any number.
@@ -111,12 +114,18 @@ def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, str]:
                 heard[number] = 0
             else:
                 os.kill(child, number)
-        elif 0 < record.deadline < time.monotonic() and not told:
-            if record.deadline == over:  # the same call as at the look before
+        now = time.monotonic()
+        if record.deadline != over[0]:
+            over, stopped_s = (record.deadline, 0.0), 0.0
+        if now - looked_at > _STOPPED_S:  # by Ctrl-Z, as the child was: the call did not use that time
+            stopped_s += now - looked_at
+        looked_at = now
+        if 0 < record.deadline + stopped_s < now and not told:
+            if 0 < over[1] <= now - _LOOK_S:  # the same call as a look before
                 return _kill(child), 0, "when its time was over (code_timeout)"
-            over = record.deadline
-        elif (now := _size_at_bound(child)) is None or now != size:
-            begin, size = time.monotonic(), now or 0
+            over = record.deadline, over[1] or now
+        elif (found := _size_at_bound(child)) is None or found != size:
+            begin, size = time.monotonic(), found or 0
         elif time.monotonic() - begin > FULL_S:
             return _kill(child), told, "when it waited for memory"
 

@@ -18,7 +18,7 @@ from eval_dagster.lake.format.damage import damage_named
 from eval_dagster.lake.format.parquet_files import time_of
 from eval_dagster.lake.tables.columns import MetricFigures, MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.records import ResponseType, Role
-from eval_dagster.results.episodes import steps_of
+from eval_dagster.results.episodes import Step, marked, steps_of
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.stages import partition as stages
 
@@ -126,6 +126,7 @@ def answers_of(result: Materialization, samples: Collection[str] | None = None) 
     """The answers of a result with their scores, by sample; of all samples, or of some."""
     scores = result.rows("scores", ("sample_id", *_SCORE), samples)
     answers: dict[str, SampleAnswer] = {}
+    steps: dict[str, list[Step]] = {}
     for response in result.rows("responses", ("sample_id", *_ANSWER), samples):
         texts = response["text"] or []
         final = response["text_post_processed"] or texts
@@ -142,9 +143,9 @@ def answers_of(result: Materialization, samples: Collection[str] | None = None) 
             "latency_s": response.get("latency_s"),
             "cost": response.get("cost"),
             "error": response.get("error"),
-            "steps": [[each.who, each.error or each.text] for each in steps_of(response.get("episode"))],
         }
         answers[response["sample_id"]] = _filled(answer)
+        steps[response["sample_id"]] = steps_of(response.get("episode"))
     for row in scores:
         answer, metric = answers.setdefault(row["sample_id"], {}), row["metric"]
         answer.setdefault("scores", {})[metric] = row["value"]
@@ -156,6 +157,12 @@ def answers_of(result: Materialization, samples: Collection[str] | None = None) 
             answer.setdefault("text_values", {})[metric] = text_values
         if explanation := explanation_of(row):
             answer.setdefault("explanations", {})[metric] = explanation
+    for sample_id, found in steps.items():
+        if found:
+            reasons = [text for each in answers[sample_id].get("explanations", {}).values() for text in each.get("answer", ())]
+            answers[sample_id]["steps"] = [
+                [each.who, each.error or each.text, *(["the first wrong call"] if each.is_wrong else [])] for each in marked(found, reasons)
+            ]
     return answers
 
 

@@ -245,9 +245,9 @@ class Partition:
         return task
 
     def making(self, stage: str) -> None:
-        """Say that a stage makes a new file. MLflow will have a new result, for which its process is started, except in a trial."""
+        """Say that a stage makes a new file. If the run logs results, the process that writes to MLflow is started."""
         making(stage, self.eval_name, self.model)
-        if not self.project.lake.is_trial:
+        if self.project.tracker.may_begin:
             self.project.tracker.begin()
 
     def current(self, stage: str) -> LakeFile | None:

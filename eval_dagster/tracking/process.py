@@ -4,6 +4,8 @@ It ends with the process that started it, however that one ends, after the call 
 """
 
 import contextlib
+import itertools
+import json
 import logging
 import os
 import pickle
@@ -13,7 +15,6 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextvars import Context, copy_context
@@ -21,23 +22,35 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Literal, Protocol
 
-from eval_dagster.errors import TrackingError, described
+from eval_dagster.errors import TrackingError
 from eval_dagster.progress.reporting import SilentReporter, tell, use_reporter
 
 _END_S = 10.0
 """Seconds that the process has for its last call, when this one ends."""
-_Reply = tuple[Literal["done", "failed", "note"], Any] | tuple[Literal["log"], tuple[str, int, str]]
+_OF_ENVIRONMENT = ("MLFLOW_", "AWS_", "AZURE_", "GOOGLE_", "DATABRICKS_")
+"""Beginnings of environment variables that MLflow reads when it writes, such as keys, which users' code may renew."""
+_START = (
+    "import json, sys; path, number = json.loads(sys.argv[1]); sys.path[:] = path; "
+    "from eval_dagster.tracking.process import serve; serve(number)"
+)
+"""The code of the process. It imports from where this one does, not from the current folder."""
+_Reply = tuple[Literal["done", "failed", "absent"], int, Any] | tuple[Literal["note", "log"], Any, Any]
+
+log = logging.getLogger(__name__)
 
 
-class Prepared(Protocol):
-    """A tracker, whose slow part can be done before its first call."""
+class Written(Protocol):
+    """A tracker in the process."""
 
     def prepare(self) -> str:
-        """Import what is slow, and open the store."""
+        """Import what is slow, and open the store. It is called before the first call."""
+
+    def stop(self) -> None:
+        """Begin nothing more. It is called from another thread, when the other process has ended."""
 
 
 class ProcessEndedError(Exception):
-    """The process was killed, or could not start."""
+    """The process was killed, or cannot make a call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +61,13 @@ class _Call:
 
 
 class TrackerProcess:
-    """Calls methods of a `Tracker` in another process, one after the other."""
+    """Calls methods of a tracker in another process, one after the other."""
 
-    def __init__(self, tracker: type[Prepared], settings: Mapping[str, Any]) -> None:
+    def __init__(self, tracker: type[Written], settings: Mapping[str, Any]) -> None:
         """Start it. `settings` are the arguments of the tracker's class. Raises `OSError` if no process can be started."""
         own, other = Pipe()
         with other:
-            command = [sys.executable, "-m", __name__, str(other.fileno())]
+            command = [sys.executable, "-P", "-c", _START, json.dumps([sys.path, other.fileno()])]
             # A group of its own: Ctrl-C is for the evaluation, which ends this process after its call.
             process = subprocess.Popen(
                 command,
@@ -64,86 +77,106 @@ class TrackerProcess:
                 stderr=subprocess.DEVNULL,
                 process_group=0,
             )
+        self._end = weakref.finalize(self, _end, own, process, os.getpid())
         self.pid = process.pid
+        self._owner, self._sending, self._numbers = os.getpid(), threading.Lock(), itertools.count()
         self._connection, self._calls = own, _Calls()
-        threading.Thread(target=_take_replies, args=(own, self._calls), name="MLflow", daemon=True).start()
-        self._end = weakref.finalize(self, _end, own, process)
-        self._send(pickle.dumps((tracker, dict(settings))))
+        threading.Thread(target=_take_replies, args=(own, self._calls, copy_context()), name="MLflow", daemon=True).start()
+        self._send(pickle.dumps((tracker, dict(settings), sys.argv)))
 
     def call(self, method: str, *arguments: object, **named: object) -> "Future[Any]":
         """Begin a call. The future raises what the method raises, or `ProcessEndedError`, also if the arguments cannot be sent."""
-        call = _Call(context=copy_context())
+        call, number = _Call(context=copy_context()), next(self._numbers)
         try:
-            message = pickle.dumps((method, arguments, named))
+            message = pickle.dumps((number, method, arguments, named, _environment()))
         except Exception:  # any error of a class in users' code
             call.future.set_exception(ProcessEndedError())
             return call.future
-        if self._calls.add(call):
+        # A forked process has neither the thread that takes replies nor a right to the connection.
+        if os.getpid() == self._owner and self._calls.add(number, call):
             self._send(message)
+        elif not call.future.done():
+            call.future.set_exception(ProcessEndedError())
         return call.future
 
     def close(self) -> None:
-        """End the process after its calls."""
+        """End the process after its call."""
         self._end()
 
     def _send(self, message: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which the thread of the replies tells all calls
+        with self._sending, contextlib.suppress(OSError):  # it has ended, which the thread of the replies tells all calls
             self._connection.send_bytes(message)
 
 
 class _Calls:
-    """The calls under way, in order."""
+    """The calls under way, by number."""
 
     def __init__(self) -> None:
-        self._calls: deque[_Call] | None = deque()
+        self._calls: dict[int, _Call] | None = {}
         """Null when the process has ended."""
         self._lock = threading.Lock()
 
-    def add(self, call: _Call) -> bool:
-        """Add a call. Returns False, and fails the call, if the process has ended."""
+    def add(self, number: int, call: _Call) -> bool:
+        """Add a call. Returns False if the process has ended."""
         with self._lock:
             if self._calls is not None:
-                self._calls.append(call)
+                self._calls[number] = call
                 return True
-        call.future.set_exception(ProcessEndedError())
         return False
 
     @property
     def first(self) -> _Call | None:
         with self._lock:
-            return self._calls[0] if self._calls else None
+            return next(iter(self._calls.values()), None) if self._calls else None
 
-    def remove_first(self) -> _Call:
+    def remove(self, number: int) -> "Future[Any]":
         with self._lock:
-            assert self._calls
-            return self._calls.popleft()
+            assert self._calls is not None
+            return self._calls.pop(number).future
 
     def fail(self) -> None:
         with self._lock:
-            left, self._calls = self._calls or deque(), None
-        for call in left:
+            left, self._calls = self._calls or {}, None
+        for call in left.values():
             call.future.set_exception(ProcessEndedError())
 
 
-def _take_replies(connection: Connection, calls: _Calls) -> None:
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_OF_ENVIRONMENT)}
+
+
+def _take_replies(connection: Connection, calls: _Calls, started: Context) -> None:
     """Give each call its result, until the process has ended. It is a function, so that a forgotten `TrackerProcess` is ended."""
-    with contextlib.suppress(EOFError, OSError):
+    try:
         while True:
-            kind, value = connection.recv()
-            if kind == "log":
-                name, level, text = value
-                logging.getLogger(name).log(level, "%s", text)
-            elif kind == "note":
-                first = calls.first
-                (first.context if first else copy_context()).run(tell, value)
-            elif kind == "done":
-                calls.remove_first().future.set_result(value)
-            else:
-                calls.remove_first().future.set_exception(value)
-    calls.fail()
+            try:
+                kind, what, value = connection.recv()
+            except (EOFError, OSError):
+                return
+            if kind in ("done", "failed", "absent"):
+                future = calls.remove(what)
+                future.set_result(value) if kind == "done" else future.set_exception(value if kind == "failed" else ProcessEndedError())
+                continue
+            first = calls.first
+            try:
+                (first.context if first else started).run(_told, kind, what, value)
+            except Exception:
+                log.exception("a message of the process of MLflow could not be shown")
+    finally:
+        calls.fail()
 
 
-def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
+def _told(kind: str, what: Any, value: Any) -> None:
+    if kind == "note":
+        tell(value)
+    else:
+        name, level = what
+        logging.getLogger(name).log(level, "%s", value)
+
+
+def _end(connection: Connection, process: "subprocess.Popen[bytes]", owner: int) -> None:
+    if os.getpid() != owner:
+        return
     with contextlib.suppress(OSError):
         connection.send(None)
     try:
@@ -157,11 +190,11 @@ def _end(connection: Connection, process: "subprocess.Popen[bytes]") -> None:
 class _Notes(SilentReporter):
     """Sends notes to the other process."""
 
-    def __init__(self, connection: "_Replies") -> None:
-        self._replies = connection
+    def __init__(self, replies: "_Replies") -> None:
+        self._replies = replies
 
     def note(self, line: str) -> None:
-        self._replies.send(("note", line))
+        self._replies.send(("note", None, line))
 
 
 class _Replies(logging.Handler):
@@ -176,48 +209,80 @@ class _Replies(logging.Handler):
             self._connection.send(reply)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.send(("log", (record.name, record.levelno, record.getMessage())))
+        try:
+            self.send(("log", (record.name, record.levelno), record.getMessage()))
+        except Exception:  # of an argument whose text cannot be made
+            self.handleError(record)
 
 
-def _messages(connection: Connection) -> Iterator[Any]:
+class _Messages:
     """Messages of the other process. They are read at once, so that it does not wait to send them."""
-    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def read() -> None:
-        with contextlib.suppress(Exception):  # the other process has ended, or sent what cannot be read here: it then writes itself
-            while True:
-                waiting.put(connection.recv())
-        waiting.put(None)
+    def __init__(self, connection: Connection) -> None:
+        self._waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._lock, self._is_busy, self._is_over = threading.Lock(), False, False
+        self.tracker: Written | None = None
+        self._connection = connection
+        threading.Thread(target=self._read, daemon=True).start()
 
-    threading.Thread(target=read, daemon=True).start()
-    return iter(waiting.get, None)
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            self._is_busy = False
+            if self._is_over:
+                raise StopIteration
+        message = self._waiting.get()
+        with self._lock:
+            self._is_busy = True
+            if self._is_over:
+                raise StopIteration
+        return message
+
+    def rest(self) -> None:
+        """Say that no call is under way, so that the process may end at once."""
+        with self._lock:
+            self._is_busy = False
+
+    def _read(self) -> None:
+        try:
+            while (message := self._connection.recv()) is not None:
+                self._waiting.put(message)
+        except BaseException:  # noqa: S110 - it has ended, or sent what cannot be read here: it then writes itself
+            pass
+        with self._lock:
+            self._is_over = True
+            if not self._is_busy:
+                os._exit(0)  # at once, also while the store is opened: the other process waits
+        if self.tracker is not None:
+            self.tracker.stop()
 
 
-def _serve(connection: Connection) -> None:
-    """Make the calls that the other process sends, until it ends."""
-    replies = _Replies(connection)
-    logging.basicConfig(level=logging.WARNING, handlers=[replies])
-    messages = _messages(connection)
-    first = next(messages, None)
-    if first is None:
-        return
-    kind, settings = first
-    tracker = kind(**settings)
-    with use_reporter(_Notes(replies)):
-        with contextlib.suppress(TrackingError):  # the first call raises it again
-            tracker.prepare()
-        for method, arguments, named in messages:
-            try:
-                value = getattr(tracker, method)(*arguments, **named)
-            except TrackingError as error:
-                replies.send(("failed", TrackingError(str(error))))
-            except Exception as error:  # perhaps one that cannot be sent
-                replies.send(("failed", TrackingError(f"MLflow: {described(error)}")))
-            else:
-                replies.send(("done", value))
-
-
-if __name__ == "__main__":
+def serve(descriptor: int) -> None:
+    """Make the calls that the other process sends, until it ends. What was not begun by then is left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _serve(Connection(int(sys.argv[1])))
-    os._exit(0)  # at once: the other process waits
+    connection = Connection(descriptor)
+    replies, messages = _Replies(connection), _Messages(connection)
+    logging.basicConfig(level=logging.WARNING, handlers=[replies])
+    logging.captureWarnings(True)
+    kind, settings, sys.argv[:] = next(messages)
+    messages.tracker = tracker = kind(**settings)
+    with use_reporter(_Notes(replies)):
+        messages.rest()
+        with contextlib.suppress(Exception):  # the first call raises it again
+            tracker.prepare()
+        logging.getLogger("mlflow").addHandler(replies)  # its messages go no further
+        for number, method, arguments, named, environment in messages:
+            for name in [*_environment()]:
+                del os.environ[name]
+            os.environ.update(environment)
+            try:
+                replies.send(("done", number, getattr(tracker, method)(*arguments, **named)))
+            except TrackingError as error:
+                # What this process cannot import, the other one may.
+                is_absent = isinstance(error.__cause__, ImportError)
+                replies.send(("absent", number, None) if is_absent else ("failed", number, TrackingError(str(error))))
+            except Exception:  # perhaps one that cannot be sent, or whose text has a password: the other process makes the call, too
+                replies.send(("absent", number, None))
+    os._exit(0)

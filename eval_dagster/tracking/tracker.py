@@ -7,20 +7,21 @@ import os
 import re
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from eval_dagster.addresses import Addresses, shown_address, without_secrets
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
 from eval_dagster.stores.locks import Hold, SharedLocks, repeated
+from eval_dagster.tracking.logged_runs import NAMED_TAG, RESULT_KEY_TAG, LoggedRun, logged_run
 from eval_dagster.tracking.own_runs import OwnRuns
 from eval_dagster.tracking.process import ProcessEndedError, TrackerProcess
 from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, one_session, quiet, store_file
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RESULT_KEY_TAG = "eval_dagster.result_key"
-"""The tag that identifies a result's run."""
-NAMED_TAG = "eval_dagster.named_at"
-"""The tag with the time, in milliseconds since 1970, at which a later result was the same one and got the same run."""
-REPORT_KEY = "report/"
-"""The beginning of the keys of reports."""
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 """Environment variable: the address of the MLflow UI for browsers."""
 
@@ -47,31 +42,13 @@ _MOST_ABANDONED = 100
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _NEW_S = 12 * 3600.0
 """`gc` deletes no run of the last day. A run that is younger than half of it is safe without a mark."""
+_MOST_LAST = 8
 _PAGE = 500
 """Runs that are listed in one query."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoggedRun:
-    """A run that a result or a report has in MLflow."""
-
-    run_id: str
-    key: str
-    """Identifies the result or the report."""
-    time: datetime
-    """When it was written, or last became the run of a result."""
-    eval_name: str
-    model: str
-    dagster_run_id: str
-    """The run of Dagster that logged it. Empty if a server refused the tag."""
-    folder: Path | None
-    """The artifacts, if they are files."""
-    is_report: bool
-
-    @property
-    def size(self) -> int:
-        """Bytes of the artifacts; 0 if they are no files of this machine."""
-        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) if self.folder else 0
+_processes: WeakValueDictionary[tuple[object, ...], TrackerProcess] = WeakValueDictionary()
+"""The processes that write, by process, home, store and experiment."""
 
 
 class Tracker:
@@ -105,7 +82,11 @@ class Tracker:
             "locks": locks,
             "addresses": addresses,
         }
+        self._key = (os.getpid(), str(home.resolve()), tracking_uri, experiment)
         self._process: TrackerProcess | None = None
+        self.may_begin = False
+        """Whether results will be logged, so that it is worth while to begin."""
+        self._is_over = threading.Event()
         self._home = home.resolve()
         self._locks = locks or SharedLocks(self._home)
         self._addresses = addresses or Addresses(home=self._home)
@@ -114,20 +95,35 @@ class Tracker:
         self._experiment = experiment
         self._is_swept = False
         self._own_runs = OwnRuns(self._file if self.own_file else None)
-        self._last: RunInfo | None = None
-        """The run of the last result. Its page is logged next, for which MLflow would read the run again."""
+        self._last: dict[str, RunInfo] = {}
+        """The runs of the last results. Their pages are logged next, for which MLflow would read the runs again."""
 
     def begin(self) -> None:
-        """Let another process write from now on, since MLflow's import takes seconds. Not if this one has imported it already."""
-        if self._process is None and "mlflow" not in sys.modules:
-            with suppress(OSError):
-                self._process = TrackerProcess(type(self), self._settings)
+        """Let another process write from now on, since MLflow's import takes seconds. Not if this one has imported it already.
+
+        Trackers of the same store share it.
+        """
+        if self._aside() is None and "mlflow" not in sys.modules:
+            with suppress(Exception):  # whatever hinders it, this process can write
+                self._process = _processes[self._key] = TrackerProcess(type(self), self._settings)
 
     def close(self) -> None:
-        """End the other process after its calls."""
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+        """End the other process after its call."""
+        if (process := self._aside()) is not None:
+            self._forget_process()
+            process.close()
+
+    def stop(self) -> None:
+        """Begin nothing more: what waits for a lock fails."""
+        self._is_over.set()
+
+    def _aside(self) -> TrackerProcess | None:
+        self._process = self._process or _processes.get(self._key)
+        return self._process
+
+    def _forget_process(self) -> None:
+        _processes.pop(self._key, None)
+        self._process = None
 
     def begin_log(self, result: TrackedResult) -> Callable[[], str]:
         """Begin `log` in the other process, if there is one, and give what waits for its value."""
@@ -157,9 +153,11 @@ class Tracker:
                     commit()  # a run without tables can be completed; nothing would delete tables without a run
                     if run.info.status != "FINISHED":
                         complete_run(client, run, result)
-                    elif time.time() - _logged(run).time.timestamp() > _NEW_S:  # so that `gc` spares it until a file names it
+                    elif time.time() - logged_run(run).time.timestamp() > _NEW_S:  # so that `gc` spares it until a file names it
                         client.set_tag(run.info.run_id, NAMED_TAG, str(time.time_ns() // 1_000_000))
-                self._last = run.info
+                self._last[run.info.run_id] = run.info
+                if len(self._last) > _MOST_LAST:
+                    del self._last[next(iter(self._last))]
                 return str(run.info.run_id)
 
         with self._failures(f"log {result.run_name!r}"):
@@ -175,8 +173,8 @@ class Tracker:
 
     def _log_file(self, run_id: str, path: Path) -> None:
         with self._failures(f"add {path.name} to run {run_id}"):
-            if self._last is not None and self._last.run_id == run_id:
-                place_of(self._last, str(self._client.tracking_uri)).log_artifact(str(path))  # type: ignore[no-untyped-call]
+            if (known := self._last.get(run_id)) is not None:
+                place_of(known, str(self._client.tracking_uri)).log_artifact(str(path))  # type: ignore[no-untyped-call]
             else:
                 self._client.log_artifact(run_id, str(path))
 
@@ -219,7 +217,7 @@ class Tracker:
             view = ViewType.ACTIVE_ONLY if self.is_server else ViewType.ALL
             while experiment is not None:
                 page = client.search_runs([experiment.experiment_id], f"tags.`{RESULT_KEY_TAG}` != ''", view, _PAGE, page_token=token)
-                found += [_logged(run) for run in page]
+                found += [logged_run(run) for run in page]
                 token = page.token
                 if not token:
                     break
@@ -233,7 +231,7 @@ class Tracker:
         with self._failures(f"delete run {run.run_id}"), self._lock(run.key):
             client = self._client
             known = client.get_run(run.run_id)
-            if _logged(known).time > run.time:
+            if logged_run(known).time > run.time:
                 return False
             if not self.is_server and known.info.lifecycle_stage == "active":
                 client.delete_run(run.run_id)  # first, so that no result gets a run without artifacts
@@ -321,15 +319,16 @@ class Tracker:
     def _begun(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Callable[[], T]:
         """Begin a method in the other process, and give what waits for its value. It is called here if there is none, or it is killed."""
         here = partial(method, *arguments, **named)
-        if self._process is None:
+        process = self._aside()
+        if process is None:
             return here
-        call = self._process.call(method.__name__, *arguments, **named)
+        call = process.call(method.__name__, *arguments, **named)
 
         def value() -> T:
             try:
                 return cast(T, call.result())
             except ProcessEndedError:
-                self._process = None
+                self._forget_process()
                 return here()
 
         return value
@@ -372,9 +371,13 @@ class Tracker:
         for run_id in abandoned:
             self._client.set_terminated(run_id, "KILLED")
 
-    def _lock(self, key: str) -> AbstractContextManager[Hold]:
-        """The lock of one result. Without a database, all results have one lock, as the store is one file."""
-        return self._locks.hold(f"mlflow {self._experiment} {key}", file="mlflow.lock")
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[Hold]:
+        """Hold the lock of one result. Without a database, all results have one lock, as the store is one file."""
+        with self._locks.hold(f"mlflow {self._experiment} {key}", file="mlflow.lock") as hold:
+            if self._is_over.is_set():
+                raise TrackingError("the evaluation has ended")
+            yield hold
 
     @contextmanager
     def _failures(self, what: str) -> Iterator[None]:
@@ -456,32 +459,16 @@ class Tracker:
         return self._begun(self._facts_by_client, run_id)()
 
     def _facts_by_client(self, run_id: str) -> tuple[str, str] | None:
-        from mlflow.exceptions import MlflowException
+        with self._failures(f"look for run {run_id}"):
+            from mlflow.exceptions import MlflowException
 
-        client = self._client
-        try:
-            info = client.get_run(run_id).info
+            try:
+                info = self._client.get_run(run_id).info
+            except MlflowException as error:
+                if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                    return None
+                raise
             return str(info.experiment_id), str(info.lifecycle_stage)
-        except MlflowException as error:
-            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                return None
-            raise
-
-
-def _logged(run: "Run") -> LoggedRun:
-    info, tags = run.info, run.data.tags
-    times = [info.start_time or 0, info.end_time or 0, int(tags.get(NAMED_TAG, 0))]
-    address = urlsplit(str(info.artifact_uri))
-    return LoggedRun(
-        run_id=str(info.run_id),
-        key=tags[RESULT_KEY_TAG],
-        time=datetime.fromtimestamp(max(times) / 1000, UTC),
-        eval_name=tags.get("eval", ""),
-        model=tags.get("model", ""),
-        dagster_run_id=tags.get("dagster_run_id", ""),
-        folder=Path(unquote(address.path)) if address.scheme == "file" else None,
-        is_report=tags[RESULT_KEY_TAG].startswith(REPORT_KEY),
-    )
 
 
 def with_driver(uri: str) -> str:

@@ -35,7 +35,8 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.named_runs import NamedRuns, named_runs
 from eval_dagster.project import Project
 from eval_dagster.retention import Keep, Policy, Pruning, prune
-from eval_dagster.tracking.tracker import RESULT_KEY_TAG, Tracker
+from eval_dagster.tracking.logged_runs import RESULT_KEY_TAG
+from eval_dagster.tracking.tracker import Tracker
 
 CONFIG = """
     models:

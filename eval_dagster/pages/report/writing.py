@@ -15,7 +15,7 @@ from eval_dagster.pages.report.histories import headline_png
 from eval_dagster.pages.report.page import bare_page, missing_page, render
 from eval_dagster.project import Project
 from eval_dagster.stores.whole_files import replaced
-from eval_dagster.tracking.tracker import REPORT_KEY
+from eval_dagster.tracking.logged_runs import REPORT_KEY
 
 LATEST = "latest.html"
 """The newest page of a suite."""

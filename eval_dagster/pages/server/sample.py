@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from itertools import chain
 from math import exp
 from typing import NamedTuple, TypedDict
 
@@ -23,7 +24,7 @@ from eval_dagster.pages.server.results import (
     prompts_before,
     prompts_of,
 )
-from eval_dagster.results.episodes import parting, steps_of
+from eval_dagster.results.episodes import marked, parting, steps_of
 from eval_dagster.results.samples import answer_text, explanation_of
 
 _MOST_PAST, _MOST_OTHERS = 20, 12
@@ -112,7 +113,11 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
     files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
     urls = {name: held_url_of(path) for name, path in files.items() if path.exists()}
     values = _values(state, urls, sample_id, metric["metric"])
-    steps, before_steps = (steps_of(each["episode"]) if each is not None else [] for each in (response, before))
+    before_scores = {row["metric"]: row for row in _scores(state, against, sample_id)} if against is not None else {}
+    steps, before_steps = (
+        marked(steps_of(each["episode"]), chain.from_iterable(row["reasons"].get("answer", ()) for row in of)) if each is not None else []
+        for each, of in ((response, scores), (before, before_scores.values()))
+    )
     return page(
         "sample.html",
         steps=steps,
@@ -131,7 +136,7 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
         answer=answer_text(response, prompt),
         before_answer=answer_text(before, asked_before),
         scores=scores,
-        before_scores={row["metric"]: row for row in _scores(state, against, sample_id)} if against is not None else {},
+        before_scores=before_scores,
         past=[Past(row["materialized_at"], *values.get(row["scores_file"] or "", Value())) for row in points],
         others=_others(state, result, sample_id, metric["metric"]),
         labels=state.rows(

@@ -159,6 +159,25 @@ def test_a_process_that_was_stopped_for_a_while_goes_on() -> None:
     assert (process.returncode, out, err) == (3, "", "")
 
 
+@pytest.mark.long
+def test_a_call_does_not_use_the_time_for_which_it_was_stopped() -> None:
+    work = """
+        with limited(4), doing("sample_scores", ["good"], "m"), calling("the metric f1", "4711"):
+            began, left = time.monotonic(), 2.5
+            while left > 0:
+                time.sleep(0.1)
+                left -= 0.1
+        end(3)
+    """
+    process = started(work, start_new_session=True)
+    time.sleep(1.5)
+    os.killpg(process.pid, signal.SIGSTOP)
+    time.sleep(6)
+    os.killpg(process.pid, signal.SIGCONT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (3, "", "")
+
+
 def test_a_process_that_a_signal_ends_at_once_is_not_begun_again() -> None:
     process = started("signal.signal(signal.SIGTERM, signal.SIG_DFL)\nprint('at work', flush=True)\ntime.sleep(60)")
     assert process.stdout is not None

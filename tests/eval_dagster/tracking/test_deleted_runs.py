@@ -11,7 +11,8 @@ from mlflow.entities import ViewType
 from mlflow.exceptions import MlflowException
 from test_tracking import result, server  # noqa: F401 - a fixture
 
-from eval_dagster.tracking.tracker import NAMED_TAG, Tracker
+from eval_dagster.tracking.logged_runs import NAMED_TAG
+from eval_dagster.tracking.tracker import Tracker
 
 
 @pytest.fixture

@@ -28,8 +28,9 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from eval_dagster.addresses import Addresses, noted
 from eval_dagster.errors import TrackingError
+from eval_dagster.tracking.logged_runs import RESULT_KEY_TAG
 from eval_dagster.tracking.tracked_result import LEFT_OUT_TAG, LONG_NAMES_TAG, TrackedResult, table_file, tracked_name
-from eval_dagster.tracking.tracker import RESULT_KEY_TAG, Tracker
+from eval_dagster.tracking.tracker import Tracker
 
 REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
 METRICS = pd.DataFrame({"metric": ["accuracy", "accuracy"], "subject": [None, "anatomy"], "value": [0.25, 0.5]})

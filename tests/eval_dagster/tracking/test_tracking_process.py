@@ -1,5 +1,6 @@
 """The process that writes to MLflow: what it writes, what it says, and how it ends."""
 
+import gc
 import logging
 import os
 import signal
@@ -44,7 +45,7 @@ def writer(home: Path) -> Iterator[Tracker]:
 
 
 def children() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "eval_dagster.tracking.process" in each.cmdline()]
+    return [each for each in psutil.Process().children() if "eval_dagster.tracking.process" in " ".join(each.cmdline())]
 
 
 @pytest.fixture
@@ -178,3 +179,127 @@ def test_a_process_that_has_mlflow_writes_itself(tmp_path: Path) -> None:
     writer = tracker(tmp_path)
     writer.begin()
     assert not children()
+
+
+def test_files_in_the_current_folder_are_not_taken_for_libraries(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = home / "work"
+    folder.mkdir()
+    for name in ("json", "requests", "queue", "eval_dagster"):
+        (folder / f"{name}.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(folder)
+    writer = tracker(home)
+    writer.begin()
+    try:
+        (process,) = children()
+        writer.log(result())
+        assert "mlflow" not in sys.modules
+        assert process.is_running()
+    finally:
+        writer.close()
+
+
+def test_a_process_that_cannot_import_leaves_the_writing_to_this_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a library is on the path of this process alone."""
+    (home / "broken" / "mlflow").mkdir(parents=True)
+    (home / "broken" / "mlflow" / "__init__.py").write_text("import a_package_that_nobody_has")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [str(home / "broken"), *sys.path])
+        writer = tracker(home)
+        writer.begin()
+    try:
+        assert client_of(home).get_run(writer.log(result())).info.status == "FINISHED"
+    finally:
+        writer.close()
+
+
+def test_a_message_that_cannot_be_shown_costs_no_result(home: Path) -> None:
+    class Broken(Notes):
+        def note(self, line: str) -> None:
+            super().note(line)
+            raise RuntimeError("no screen")
+
+    notes, writer = Broken(), tracker(home)
+    try:
+        with use_reporter(notes):
+            writer.begin()
+            with locked(home / "mlflow.lock"):
+                waits = writer.begin_log(result())
+                until = time.monotonic() + 60
+                while not notes.notes and time.monotonic() < until:
+                    time.sleep(0.05)
+            assert waits()
+        assert notes.notes
+    finally:
+        writer.close()
+
+
+def test_threads_get_their_own_results(writer: Tracker) -> None:
+    known = [writer.log(result(key)) for key in ("k0", "k1", "k2")]
+    wrong: list[object] = []
+
+    def ask(number: int) -> None:
+        for _ in range(100):
+            found = writer._begun(writer._facts_by_client, known[number] if number < 3 else "0" * 32)()
+            if (found is None) == (number < 3):
+                wrong.append((number, found))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+
+
+def test_a_forked_process_writes_itself_and_leaves_the_other_one_alone(writer: Tracker, process: psutil.Process) -> None:
+    writer.log(result())
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            call = writer._process.call("_log", result()) if writer._process else None
+            writer._end = None  # type: ignore[attr-defined]
+            writer._process = None
+            gc.collect()
+            status = 0 if call is not None and call.exception(timeout=5) is not None else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert process.is_running()
+    assert writer.log(result("k2"))
+    assert children()
+
+
+def test_what_waits_for_a_lock_is_not_written_after_the_end(home: Path) -> None:
+    """As after Ctrl-C, when the command has ended without the result."""
+    with locked(home / "mlflow.lock"):
+        writer = tracker(home)
+        writer.begin()
+        (process,) = children()
+        other = tracker(home)  # shares the process, and waits without it
+        writer.begin_log(result())
+        time.sleep(8)  # for its import
+        started = time.monotonic()
+        writer._process._connection.send(None)  # type: ignore[union-attr]
+        time.sleep(1)
+        assert process.is_running()
+    process.wait(30)
+    assert time.monotonic() - started < 20
+    other.prepare()
+    assert all_runs(home) == []
+    writer.close()
+
+
+def test_a_start_that_is_not_possible_leaves_the_writing_to_this_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", None)
+    writer = tracker(home)
+    writer.begin()
+    assert client_of(home).get_run(writer.log(result())).info.status == "FINISHED"
+
+
+def test_an_end_without_a_call_waits_for_no_import(home: Path) -> None:
+    writer = tracker(home)
+    writer.begin()
+    started = time.monotonic()
+    writer.close()
+    assert time.monotonic() - started < 3

@@ -436,7 +436,7 @@ function folded(sample) {
     const add = (title, texts) => texts.forEach((text) => text && found.push(make("details", { class: "fold" }, make("summary", {}, `${title} ${side(which)} (${count(text.length)} characters)`), block(text))));
     add("Reasoning", answer.reasoning || []);
     add("The whole text", answer.raw || []);
-    const steps = (answer.steps || []).map(([who, text]) => make("div", {}, make("p", { class: "label" }, oneLine(who)), text ? block(text) : null));
+    const steps = (answer.steps || []).map(([who, text, mark]) => make("div", {}, make("p", { class: "label" }, oneLine(who), mark ? make("strong", { class: "wrong" }, ` ${mark}`) : null), text ? block(text) : null));
     if (steps.length) found.push(make("details", { class: "fold" }, make("summary", {}, `Episode ${side(which)} (${count(steps.length)} steps)`), ...steps));
     add("Calls of tools", (answer.tool_calls || []).map((calls) => (calls || []).join("\n")));
   }
