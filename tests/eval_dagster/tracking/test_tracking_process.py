@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -303,3 +305,35 @@ def test_an_end_without_a_call_waits_for_no_import(home: Path) -> None:
     started = time.monotonic()
     writer.close()
     assert time.monotonic() - started < 3
+
+
+class Refusing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self.send_response(200)
+            self.end_headers()
+        else:
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_password_in_the_address_stays_secret(home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        writer = Tracker(home=home, tracking_uri=f"http://me:TOPSECRET@127.0.0.1:{server.server_port}", experiment="tests")
+        writer.begin()
+        try:
+            for call in (lambda: writer.exists("0" * 32), lambda: writer.log(result())):
+                with pytest.raises(TrackingError) as caught:
+                    call()
+                assert "could not" in str(caught.value)
+                assert "TOPSECRET" not in "".join(traceback.format_exception(caught.value))
+        finally:
+            writer.close()
+            server.shutdown()
+            thread.join()
+    assert "TOPSECRET" not in caplog.text
