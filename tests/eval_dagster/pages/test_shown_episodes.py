@@ -81,7 +81,7 @@ CONFIG = """
 """
 
 
-@pytest.mark.parametrize("name", ["shop", "read"])
+@pytest.mark.parametrize("name", [pytest.param("shop", marks=pytest.mark.long), "read"])
 def test_a_call_that_a_metric_names_is_marked(tmp_path: Path, name: str) -> None:
     """Called by the task, or only read."""
     (tmp_path / "shop.py").write_text(textwrap.dedent(FILE))

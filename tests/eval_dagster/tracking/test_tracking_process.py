@@ -115,6 +115,7 @@ def test_a_failure_is_the_one_of_its_call(home: Path) -> None:
         writer.close()
 
 
+@pytest.mark.long
 def test_warnings_and_notes_are_those_of_this_process(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     (home / "mlflow.db").write_text("this is no database, but a text " * 100)
     os.utime(home / "mlflow.db", (0, 0))
@@ -214,6 +215,7 @@ def test_a_process_that_cannot_import_leaves_the_writing_to_this_one(home: Path,
         writer.close()
 
 
+@pytest.mark.long
 def test_a_message_that_cannot_be_shown_costs_no_result(home: Path) -> None:
     class Broken(Notes):
         def note(self, line: str) -> None:
@@ -235,6 +237,7 @@ def test_a_message_that_cannot_be_shown_costs_no_result(home: Path) -> None:
         writer.close()
 
 
+@pytest.mark.long
 def test_threads_get_their_own_results(writer: Tracker) -> None:
     known = [writer.log(result(key)) for key in ("k0", "k1", "k2")]
     wrong: list[object] = []
@@ -253,6 +256,7 @@ def test_threads_get_their_own_results(writer: Tracker) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 def test_a_forked_process_writes_itself_and_leaves_the_other_one_alone(writer: Tracker, process: psutil.Process) -> None:
     writer.log(result())
     child = os.fork()
@@ -272,6 +276,7 @@ def test_a_forked_process_writes_itself_and_leaves_the_other_one_alone(writer: T
     assert children()
 
 
+@pytest.mark.long
 def test_what_waits_for_a_lock_is_not_written_after_the_end(home: Path) -> None:
     """As after Ctrl-C, when the command has ended without the result."""
     with locked(home / "mlflow.lock"):
