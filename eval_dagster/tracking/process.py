@@ -77,10 +77,11 @@ class TrackerProcess:
                 stderr=subprocess.DEVNULL,
                 process_group=0,
             )
-        self._end = weakref.finalize(self, _end, own, process, os.getpid())
+        self._calls = _Calls()
+        self._end = weakref.finalize(self, _end, own, process, self._calls, os.getpid())
         self.pid = process.pid
         self._owner, self._sending, self._numbers = os.getpid(), threading.Lock(), itertools.count()
-        self._connection, self._calls = own, _Calls()
+        self._connection = own
         threading.Thread(target=_take_replies, args=(own, self._calls, copy_context()), name="MLflow", daemon=True).start()
         self._send(pickle.dumps((tracker, dict(settings), sys.argv)))
 
@@ -174,9 +175,11 @@ def _told(kind: str, what: Any, value: Any) -> None:
         logging.getLogger(name).log(level, "%s", value)
 
 
-def _end(connection: Connection, process: "subprocess.Popen[bytes]", owner: int) -> None:
+def _end(connection: Connection, process: "subprocess.Popen[bytes]", calls: "_Calls", owner: int) -> None:
     if os.getpid() != owner:
         return
+    if calls.first is None:  # it may still import, or open the store, which can be killed at any moment
+        process.kill()
     with contextlib.suppress(OSError):
         connection.send(None)
     try:
