@@ -320,13 +320,13 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
 
 def _metrics(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
     """The metrics of a model. While MLflow writes the metrics of an eval, the next one is computed."""
-    under_way: deque[_Steps] = deque()
+    under_way: deque[_PendingMetrics] = deque()
     with run.reporter.track(f"task_metrics {run.model}", total=len(evals), unit="evals") as advance:
         left = deque(evals)
         while left or under_way:
             before = list(under_way)
             if left:
-                under_way.append(_Steps(run, left.popleft()))
+                under_way.append(_PendingMetrics(run, left.popleft()))
                 under_way[-1].go_on()
             for each in before:
                 each.go_on()
@@ -336,7 +336,7 @@ def _metrics(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
                 advance()
 
 
-class _Steps:
+class _PendingMetrics:
     """The metrics of an eval and a model, in steps between which MLflow writes."""
 
     def __init__(self, run: _ModelRun, eval_name: str) -> None:

@@ -99,7 +99,8 @@ def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, str]:
     why this process ended it, in words, or an empty text.
     """
     told, begin, size = 0, time.monotonic(), 0
-    over, stopped_s, looked_at = (0.0, 0.0), 0.0, time.monotonic()
+    deadline = over_since = stopped_s = 0.0
+    looked_at = begin
     while True:
         signalled = signal.sigtimedwait(_SIGNALS, _LOOK_S)
         # If it was stopped (Ctrl-Z) for longer than it waits, Python returns a signal that never came, with any number.
@@ -115,15 +116,15 @@ def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, str]:
             else:
                 os.kill(child, number)
         now = time.monotonic()
-        if record.deadline != over[0]:
-            over, stopped_s = (record.deadline, 0.0), 0.0
+        if record.deadline != deadline:  # another call
+            deadline, over_since, stopped_s = record.deadline, 0.0, 0.0
         if now - looked_at > _STOPPED_S:  # by Ctrl-Z, as the child was: the call did not use that time
             stopped_s += now - looked_at
         looked_at = now
-        if 0 < record.deadline + stopped_s < now and not told:
-            if 0 < over[1] <= now - _LOOK_S:  # the same call as a look before
+        if deadline and deadline + stopped_s < now and not told:
+            if over_since and over_since <= now - _LOOK_S:  # the same call as a look before
                 return _kill(child), 0, "when its time was over (code_timeout)"
-            over = record.deadline, over[1] or now
+            over_since = over_since or now
         elif (found := _size_at_bound(child)) is None or found != size:
             begin, size = time.monotonic(), found or 0
         elif time.monotonic() - begin > FULL_S:

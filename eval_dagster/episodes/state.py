@@ -61,7 +61,11 @@ class State:
         if of not in self._objects:
             sample = self._episode.sample
             most_s = self._episode.of.most_call_s
-            made = await self._by_machine(lambda: of(sample) if issubclass(of, Toolbox) else of(), most_s)
+            try:
+                made = await self._by_machine(lambda: of(sample) if issubclass(of, Toolbox) else of(), most_s)
+            except CallTimeError:
+                late = TimeoutError(f"{of.__name__} was not made within {most_s:g} s, the most that code_timeout in evals.yaml allows")
+                raise self._episode.fail(late) from None
             for effect in in_order(self._episode.recorded.values()):
                 tool = tool_named(self._episode.of.tools, effect.name) if effect.kind == "tool" else None
                 if tool is None or tool.owner is not of or effect.value is None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -56,15 +56,15 @@ class ProcessEndedError(Exception):
 @dataclass(frozen=True, kw_only=True)
 class _Call:
     context: Context
-    """Of its thread, with the reporter that shows notes."""
+    """The context of its thread, with the reporter that shows notes."""
     future: "Future[Any]" = field(default_factory=Future)
 
 
 class TrackerProcess:
     """Calls methods of a tracker in another process, one after the other."""
 
-    def __init__(self, tracker: type[Written], settings: Mapping[str, Any]) -> None:
-        """Start it. `settings` are the arguments of the tracker's class. Raises `OSError` if no process can be started."""
+    def __init__(self, make: Callable[[], Written]) -> None:
+        """Start it. `make` makes the tracker there, and can be pickled. Raises `OSError` if no process can be started."""
         own, other = Pipe()
         with other:
             command = [sys.executable, "-P", "-c", _START, json.dumps([sys.path, other.fileno()])]
@@ -83,7 +83,7 @@ class TrackerProcess:
         self._owner, self._sending, self._numbers = os.getpid(), threading.Lock(), itertools.count()
         self._connection = own
         threading.Thread(target=_take_replies, args=(own, self._calls, copy_context()), name="MLflow", daemon=True).start()
-        self._send(pickle.dumps((tracker, dict(settings), sys.argv)))
+        self._send(pickle.dumps((make, sys.argv)))
 
     def call(self, method: str, *arguments: object, **named: object) -> "Future[Any]":
         """Begin a call. The future raises what the method raises, or `ProcessEndedError`, also if the arguments cannot be sent."""
@@ -249,11 +249,9 @@ class _Messages:
             self._is_busy = False
 
     def _read(self) -> None:
-        try:
+        with contextlib.suppress(BaseException):  # it has ended, or sent what cannot be read here: it then writes itself
             while (message := self._connection.recv()) is not None:
                 self._waiting.put(message)
-        except BaseException:  # noqa: S110 - it has ended, or sent what cannot be read here: it then writes itself
-            pass
         with self._lock:
             self._is_over = True
             if not self._is_busy:
@@ -269,8 +267,8 @@ def serve(descriptor: int) -> None:
     replies, messages = _Replies(connection), _Messages(connection)
     logging.basicConfig(level=logging.WARNING, handlers=[replies])
     logging.captureWarnings(True)
-    kind, settings, sys.argv[:] = next(messages)
-    messages.tracker = tracker = kind(**settings)
+    make, sys.argv[:] = next(messages)
+    messages.tracker = tracker = make()
     with use_reporter(_Notes(replies)):
         messages.rest()
         with contextlib.suppress(Exception):  # the first call raises it again

@@ -75,13 +75,7 @@ class Tracker:
             locks: The locks of the home; by default this machine's.
             addresses: Where browsers reach MLflow; servers that run on the home by default.
         """
-        self._settings = {
-            "home": home,
-            "tracking_uri": tracking_uri,
-            "experiment": experiment,
-            "locks": locks,
-            "addresses": addresses,
-        }
+        self._make = partial(Tracker, home=home, tracking_uri=tracking_uri, experiment=experiment, locks=locks, addresses=addresses)
         self._key = (os.getpid(), str(home.resolve()), tracking_uri, experiment)
         self._process: TrackerProcess | None = None
         self.may_begin = False
@@ -105,7 +99,7 @@ class Tracker:
         """
         if self._aside() is None and "mlflow" not in sys.modules:
             with suppress(Exception):  # whatever hinders it, this process can write
-                self._process = _processes[self._key] = TrackerProcess(type(self), self._settings)
+                self._process = _processes[self._key] = TrackerProcess(self._make)
 
     def close(self) -> None:
         """End the other process after its call."""

@@ -148,7 +148,7 @@ def test_a_signal_to_all_processes_reaches_the_work_once() -> None:
 
 
 def test_a_process_that_was_stopped_for_a_while_goes_on() -> None:
-    """As Ctrl-Z and `fg` do it. Python tells of a signal that never came if a wait for one is stopped until its time is over."""
+    """Ctrl-Z stops a process, and `fg` continues it. Python then returns a signal that nobody sent."""
     process = started("time.sleep(5)\nend(3)")
     for _ in range(2):
         time.sleep(0.7)

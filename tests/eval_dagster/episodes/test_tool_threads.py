@@ -5,6 +5,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -115,10 +116,10 @@ def test_calls_that_never_end_take_no_thread_from_others() -> None:
         for _ in range(3):
             found = await asyncio.gather(*(threads.call(over.wait, 0.2) for _ in range(40)), return_exceptions=True)
             late += sum(isinstance(each, CallTimeError) for each in found)
-        quick = await asyncio.gather(*(threads.call(lambda n=n: n, 5) for n in range(100)))  # type: ignore[misc]
+        quick = await asyncio.gather(*(threads.call(partial(int, n), 5) for n in range(100)))
         over.set()
         await asyncio.sleep(0.3)
-        quick += await asyncio.gather(*(threads.call(lambda n=n: n, 5) for n in range(100)))  # type: ignore[misc]
+        quick += await asyncio.gather(*(threads.call(partial(int, n), 5) for n in range(100)))
         assert threads.under_way == 0
         return late, quick
 

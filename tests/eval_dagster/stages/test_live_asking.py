@@ -93,7 +93,7 @@ class Run:
         return self.live.ask([request(name) for name in names])
 
     def told(self, seconds: float = 0.01) -> dict[str, Any]:
-        """The answers that the run is told of within so many seconds."""
+        """The answers that reach the run within some seconds."""
         found: dict[str, Any] = {}
         until = time.monotonic() + seconds
         while True:

@@ -121,10 +121,11 @@ def test_two_runs_at_once_ask_everything_once(server: CallingServer, project_of:
     server.say = lambda _episode, _turn: time.sleep(0.05)
     problems: list[str] = []
     projects = [project_of(server) for _ in names]  # before the threads, since it writes the configuration
-    threads = [
-        threading.Thread(target=lambda each=each: problems.append(_run(*each)))  # type: ignore[misc]
-        for each in zip(projects, names, strict=True)
-    ]
+
+    def run(project: Project, name: str) -> None:
+        problems.append(_run(project, name))
+
+    threads = [threading.Thread(target=run, args=each) for each in zip(projects, names, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
