@@ -138,9 +138,10 @@ class Episode:
         """The last one when a limit was reached. Other branches may get answers after it."""
         self._spent = Spent(of.task)
         self._number = 1 + max((each.number for each in self.recorded.values()), default=-1)
+        self._recorded_end = next((each for each in self.recorded.values() if each.kind == "limit"), None)
         self._things = 0
         self._asked: Counter[tuple[str, str, str]] = Counter()
-        self._conversations: dict[str, tuple[int, list[Message]]] = {}
+        self._conversations: dict[str, tuple[int, tuple[Message, ...]]] = {}
         """The conversation of the last request to each role, with the number of the request."""
         self.state = State(self)
 
@@ -218,7 +219,7 @@ class Episode:
         """
         if self.fault is not None:
             raise _OverError
-        ended = next((each for each in self.recorded.values() if each.kind == "limit"), None)
+        ended = self._recorded_end
         if ended is not None and (place not in self.recorded or place == ended.place):
             until = time.monotonic() + _LONGEST_REPLAY_S
             while any(each.number < ended.number and each.place not in self.effects for each in self.recorded.values()):
@@ -280,7 +281,7 @@ class Episode:
             number = self.next_number()
             effect = Effect(place=place, number=number, kind="ask", name=ask.role, key=request.request_id, details=details)
         self.note(effect)
-        self._conversations[ask.role] = (effect.number, list(ask.messages))
+        self._conversations[ask.role] = (effect.number, tuple(ask.messages))
         if effect.value is not None:  # it failed, and the episode went on
             await asyncio.sleep(0)
             raise AnswerError(effect.value.error or "", retryable=True)
@@ -292,12 +293,15 @@ class Episode:
                 self.note(replace(effect, value=Outcome(result="", error=answer["error"])))
             raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))
         reply = self.of.reply_of(ask.role, request, answer)
-        calls = tuple(replace(call, call_id=f"c{stable_hash([place, position])[:8]}") for position, call in enumerate(reply.tool_calls))
+        calls = tuple(
+            ToolCall(call_id=f"c{stable_hash([place, position])[:8]}", name=call.name, arguments_text=call.arguments_text)
+            for position, call in enumerate(reply.tool_calls)
+        )
         reply = replace(reply, tool_calls=calls)
         message = self.replies[place] = reply.message
         number, conversation = self._conversations[ask.role]
         if number == effect.number:
-            conversation.append(message)
+            self._conversations[ask.role] = (number, (*conversation, message))
         if ask.role == SUBJECT:
             self.last = reply
         return reply
@@ -324,7 +328,9 @@ class Episode:
 
     def _kept(self, role: str, messages: Sequence[Message]) -> int:
         """How many messages come from the last request to a role and the answer to it."""
-        _, before = self._conversations.get(role, (-1, []))
+        _, before = self._conversations.get(role, (-1, ()))
+        if before == messages[: len(before)]:
+            return len(before)
         for position, (one, other) in enumerate(zip(before, messages, strict=False)):
             if one is not other and one != other:
                 return position
@@ -347,7 +353,7 @@ class Episode:
         elif tool is None or isinstance(arguments, Outcome):
             assert isinstance(arguments, Outcome)
             outcome = arguments
-            effect = self._effect_of(call, place, None, effect)
+            effect = replace(self._effect_of(call, place, None, effect), value=outcome)
         else:
             if effect is not None and tool.kind == "effect":
                 raise self.fail(
@@ -367,9 +373,9 @@ class Episode:
                     outcome, seconds = await self.state.live(tool, arguments, most_s)
                 except CallTimeError:
                     raise self._out_of_time(tool, effect, is_limit=most_s == left_s) from None
-                effect = replace(effect, details={**effect.details, "seconds": round(seconds, 6)})
+                effect = replace(effect, details={**effect.details, "seconds": round(seconds, 6)}, value=outcome)
         self._spent.called(effect.details)
-        self.note(replace(effect, value=outcome))
+        self.note(effect)
         return Turn(Role.TOOL, outcome.result, (), call.call_id)
 
     async def _again(self, tool: Tool, arguments: Mapping[str, object]) -> tuple[Outcome, float]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from eval_dagster.episodes.tools import Outcome
 from eval_dagster.lake.tables.rows import message_fields
 from eval_dagster.records import Message
@@ -72,8 +74,13 @@ class EpisodeJournal:
 
     def add(self, sample_id: str, effect: Effect) -> None:
         """Add an effect. A later one at the same place replaces it."""
-        written = {**vars(effect), "value": None if effect.value is None else vars(effect.value)}
-        self._lines.append(json.dumps({"sample_id": sample_id, "input": self._inputs[sample_id], "effect": written}).encode() + b"\n")
+        fields = {**vars(effect), "value": None if effect.value is None else vars(effect.value)}
+        line = {"sample_id": sample_id, "input": self._inputs[sample_id], "effect": fields}
+        try:
+            written = to_json(line)
+        except PydanticSerializationError:  # half of a surrogate pair, which UTF-8 has not
+            written = json.dumps(line).encode()
+        self._lines.append(written + b"\n")
 
     def flush(self) -> None:
         """Write what was added. Raises `OSError` if the disk is full, and then each time: what follows would stand after a cut line."""

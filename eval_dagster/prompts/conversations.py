@@ -1,15 +1,26 @@
 """Requests for the next message of a conversation, within an episode."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from eval_dagster.errors import DataError
-from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter
-from eval_dagster.prompts.rendering import AskedRow, Rendering, new_request
-from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Sample, TaskSample, Turn
+from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConcatFormatter, ConversationFormatter, IdentityFormatter
+from eval_dagster.prompts.rendering import AskedRow, Rendering, joined_after, new_request, turns_json
+from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role, Sample, TaskSample, Turn
 from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.samples import TaskRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """A conversation as its last request has it."""
+
+    messages: tuple[Message, ...]
+    text: str
+    sent: tuple[Message, ...] | None
+    turns: str | None
+    """The JSON of what is sent."""
 
 
 class Conversations:
@@ -25,11 +36,17 @@ class Conversations:
         """The formatters of conversations with tools. Each finds out once what the template has."""
         self._settings: dict[tuple[object, ...], GenerationSettings] = {}
         """By what a request sets. Nearly all requests of a task set the same."""
+        # Each message's part of the text depends on it and the one before alone, so that a conversation that goes on is not written anew.
+        self._grows = isinstance(formatter, ConcatFormatter | IdentityFormatter) or (
+            isinstance(formatter, ConversationFormatter) and not formatter.merges_system([Message(Role.SYSTEM, "")])
+        )
+        self._written: dict[str, _Written] = {}
 
     def request(
         self,
         messages: Sequence[Message],
         *,
+        conversation: str = "",
         tools: tuple[str, ...] = (),
         tool_choice: str = "",
         max_tokens: int | None = None,
@@ -42,6 +59,7 @@ class Conversations:
 
         Args:
             messages: The whole conversation so far.
+            conversation: Its name. What a request shares with the one before of this name is written once.
             tools: Definitions of the tools that the model may call, as JSON.
             tool_choice: `required`, `none`, or the name of the tool to be called; empty: as the model likes.
             max_tokens: Most tokens of the answer; the task's own number if not given.
@@ -51,10 +69,11 @@ class Conversations:
             repetition: Tells equal sampled requests of a conversation apart.
 
         Raises:
-            DataError: The model cannot be told of tools, or there is nothing to choose.
+            DataError: The model cannot be told of tools, or there is nothing to choose or to say.
         """
-        rendering, sent = self._rendering, messages
-        formatter = rendering.formatter
+        if not messages:
+            raise DataError("a model is asked without a message; expected one at least")
+        formatter = self._rendering.formatter
         if tool_choice:
             _require_choice(tool_choice, tools, grammar)
         if tool_choice == "none" and not (self._is_sent or self._is_scripted):
@@ -62,35 +81,70 @@ class Conversations:
         if isinstance(formatter, ChatTemplateFormatter) and formatter.takes_tools:
             if tools not in self._offering:
                 self._offering[tools] = formatter.offering(tools)
-            rendering = replace(rendering, formatter=self._offering[tools])
+            formatter = self._offering[tools]
         elif tools and not (self._is_sent or self._is_scripted):
-            raise DataError(f"task {rendering.task.NAME}: {_NO_TOOLS}")
-        elif not self._is_sent:
-            sent = [each.told if isinstance(each, Turn) else each for each in messages]
+            raise DataError(f"task {self._rendering.task.NAME}: {_NO_TOOLS}")
         if tool_choice not in ("", "none") and not (self._is_sent or self._is_scripted):
             grammar = _grammar_of_calls(tools, tool_choice)
-        asked = AskedRow(rendering=rendering, sample=self._row, row=TaskRow(self._row), fewshot_set=None)
-        made = TaskSample(
-            messages=sent,
-            ground_truth=None,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            stop_sequences=stop_sequences,
-            grammar=grammar,
-            num_samples=1,
-        )
         key = (max_tokens, temperature, stop_sequences, grammar)
-        settings = self._settings.get(key) or self._settings.setdefault(key, asked.settings(made))
+        settings = self._settings.get(key)
+        if settings is None:
+            made = TaskSample(
+                messages=messages,
+                ground_truth=None,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                stop_sequences=stop_sequences,
+                grammar=grammar,
+                num_samples=1,
+            )
+            asked = AskedRow(rendering=self._rendering, sample=self._row, row=TaskRow(self._row), fewshot_set=None)
+            settings = self._settings[key] = asked.settings(made)
         if settings.temperature > 0 and repetition:
             settings = replace(settings, seed=settings.seed + repetition)
+        written = self._write(formatter, tuple(messages), conversation)
+        (last,) = self._shown(formatter, messages[-1:])
         return new_request(
-            prompt=asked.joined(made, ("answer",))[0],
+            prompt=joined_after(written.text, last, formatter, ("answer",))[0],
             has_special_tokens=formatter.has_special_tokens,
             generation=settings,
-            messages=asked.sent(made),
+            messages=written.sent,
+            turns=written.turns,
             tools=tools,
             tool_choice=tool_choice,
         )
+
+    def end(self, conversation: str) -> None:
+        """Forget a conversation that has ended."""
+        self._written.pop(conversation, None)
+
+    def _write(self, formatter: Formatter, messages: tuple[Message, ...], conversation: str) -> _Written:
+        """A conversation as text, and as it is sent."""
+        before = self._written.get(conversation)
+        new: Sequence[Message] = messages
+        if before is not None and messages[: len(before.messages)] == before.messages:
+            new = messages[len(before.messages) :]
+            joint = self._shown(formatter, [before.messages[-1]])
+            text = before.text + formatter.format([*joint, *self._shown(formatter, new)])[len(formatter.format(joint)) :]
+        else:
+            before, text = None, formatter.format(self._shown(formatter, messages))
+        sent, turns = None, None
+        if isinstance(formatter, ConversationFormatter):
+            sent = formatter.sent(new)
+            turns = turns_json(sent)
+            if before is not None and before.sent is not None:
+                turns = f"{before.turns},{turns}" if turns else before.turns
+                sent = (*before.sent, *sent)
+        written = _Written(messages=messages, text=text, sent=sent, turns=turns)
+        if self._grows and conversation:
+            self._written[conversation] = written
+        return written
+
+    def _shown(self, formatter: Formatter, messages: Iterable[Message]) -> list[Message]:
+        """Messages as the formatter takes them. One that makes a text alone is told of calls and results as texts."""
+        if self._is_sent or (isinstance(formatter, ChatTemplateFormatter) and formatter.takes_tools):
+            return list(messages)
+        return [each.told if isinstance(each, Turn) else each for each in messages]
 
     def reads_calls(self, request: Request) -> bool:
         """Whether calls of tools are in the text of an answer: the model is told of tools by its own template, not by a server."""

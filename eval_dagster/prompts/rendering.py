@@ -278,17 +278,8 @@ class AskedRow:
         """
         if made.prompt is not None:
             return made.prompt, answers
-        formatter, last = self.rendering.formatter, made.messages[-1]
-        prompt = formatter.format(made.messages, images=len(made.images))
-        if prompt[-1:].isspace():
-            return prompt, tuple(answer if answer[1:2].isspace() else answer.removeprefix(" ") for answer in answers)
-        if last.role is Role.ASSISTANT:
-            gaps = ["" if not answer or answer[0].isspace() else " " for answer in answers]
-        else:
-            gaps = [formatter.answer_gap(last.content, answer) for answer in answers]
-        if all(gap == "\n" for gap in gaps):
-            return f"{prompt}\n", answers
-        return prompt, tuple(gap + answer for gap, answer in zip(gaps, answers, strict=True))
+        formatter = self.rendering.formatter
+        return joined_after(formatter.format(made.messages, images=len(made.images)), made.messages[-1], formatter, answers)
 
     def settings(self, made: TaskSample) -> GenerationSettings:
         """The settings of the model, the row and the task. The model's come first."""
@@ -318,32 +309,61 @@ class AskedRow:
         return settings
 
 
-def new_request(*, prompt: str, **fields: Any) -> Request:
-    """A request with its id."""
-    return named(Request(request_id="", prompt=prompt, **fields))
+def joined_after(prompt: str, last: Message, formatter: Formatter, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The text of messages and the answers to the last of them, with the white space that `AskedRow.joined` puts between the two."""
+    if prompt[-1:].isspace():
+        return prompt, tuple(answer if answer[1:2].isspace() else answer.removeprefix(" ") for answer in answers)
+    if last.role is Role.ASSISTANT:
+        gaps = ["" if not answer or answer[0].isspace() else " " for answer in answers]
+    else:
+        gaps = [formatter.answer_gap(last.content, answer) for answer in answers]
+    if all(gap == "\n" for gap in gaps):
+        return f"{prompt}\n", answers
+    return prompt, tuple(gap + answer for gap, answer in zip(gaps, answers, strict=True))
+
+
+def new_request(*, turns: str | None = None, **fields: Any) -> Request:
+    """A request with its id. `turns` is the `turns_json` of its messages, where it is known."""
+    return Request(request_id=_id_of(fields, turns), **fields)
 
 
 def named(request: Request) -> Request:
     """The request with the hash of its other fields as its id."""
-    return replace(request, request_id=stable_hash(_identity(request)))
+    return replace(request, request_id=_id_of(vars(request)))
+
+
+def turns_json(messages: Iterable[Message]) -> str:
+    """The JSON of messages by which they count in the id of a request, without the brackets of the list."""
+    return ",".join(canonical_json(_turn_identity(message)) for message in messages)
+
+
+def _id_of(fields: Mapping[str, Any], turns: str | None = None) -> str:
+    identity = _identity(fields)
+    if fields.get("messages") is None:
+        return stable_hash(identity)
+    # In a text of JSON the quotes are escaped, so that the mark stands in one place.
+    before, after = canonical_json({**identity, "messages": None}).split('"messages":null')
+    return text_hash(f'{before}"messages":[{turns_json(fields["messages"]) if turns is None else turns}]{after}')
 
 
 def ids_by_count(request: Request, counts: Iterable[int]) -> dict[int, str]:
     """The ids that a request for generated texts has for each of these numbers of texts. The rest of it is hashed once."""
     assert request.generation is not None
-    identity = _identity(request)
+    identity = _identity(vars(request))
+    if request.messages is not None:
+        identity["messages"] = [_turn_identity(message) for message in request.messages]
     before, after = canonical_json({**identity, "generation": {**identity["generation"], "num_samples": None}}).split('"num_samples":null')
     return {count: text_hash(f'{before}"num_samples":{count}{after}') for count in counts}
 
 
-def _identity(request: Request) -> dict[str, Any]:
+def _identity(fields: Mapping[str, Any]) -> dict[str, Any]:
     # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
-    identity = {name: value for name, value in vars(request).items() if name != "request_id" and value not in ("", None, False, ())}
-    if request.generation is not None:
-        identity["generation"] = settings_fields(request.generation)
-    if request.messages is not None:
-        identity["messages"] = [_turn_identity(message) for message in request.messages]
-    identity["images"] = [stable_hash(image.hex()) for image in request.images]
+    identity = {
+        name: value for name, value in fields.items() if name not in ("request_id", "messages") and value not in ("", None, False, ())
+    }
+    if fields.get("generation") is not None:
+        identity["generation"] = settings_fields(fields["generation"])
+    identity["images"] = [stable_hash(image.hex()) for image in fields.get("images", ())]
     return identity
 
 

@@ -134,6 +134,7 @@ class EpisodeAsker:
                 own = asked_of[sample.sample_id] if ask.role == SUBJECT else None
                 return conversations[ask.role].request(
                     ask.messages,
+                    conversation=sample.sample_id,
                     tools=ask.tools,
                     tool_choice=ask.tool_choice,
                     max_tokens=own.max_tokens if own and ask.max_tokens is None else ask.max_tokens,
@@ -179,6 +180,8 @@ class EpisodeAsker:
                 with late_interruption(self._models, self._reporter):
                     for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes", least=0):
                         ended[end.sample_id] = _ended(row_of[end.sample_id], end, self._asked.version)
+                        for each in conversations.values():
+                            each.end(end.sample_id)
                 if episodes.failure and self._askers[partition.model][1].run.failure is None:
                     raise DataError(f"eval {partition.eval_name}: a model of its `roles` cannot be asked: {episodes.failure}")
                 if not episodes.failure:

@@ -26,6 +26,7 @@ from eval_dagster.versions.references import References, closure_texts
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGITS = 16
+_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=True)
 
 
 class KeptVersions:
@@ -148,7 +149,7 @@ class ListHash:
 
 def canonical_json(value: Any) -> str:
     """The text of which `stable_hash` is the hash."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=True)
+    return _CANONICAL.encode(value)
 
 
 def text_hash(text: str) -> str:
