@@ -138,7 +138,7 @@ class Episode:
         """The last one when a limit was reached. Other branches may get answers after it."""
         self._spent = Spent(of.task)
         self._number = 1 + max((each.number for each in self.recorded.values()), default=-1)
-        self._recorded_end = next((each for each in self.recorded.values() if each.kind == "limit"), None)
+        self._ended = next((each for each in self.recorded.values() if each.kind == "limit"), None)
         self._things = 0
         self._asked: Counter[tuple[str, str, str]] = Counter()
         self._conversations: dict[str, tuple[int, tuple[Message, ...]]] = {}
@@ -219,7 +219,7 @@ class Episode:
         """
         if self.fault is not None:
             raise _OverError
-        ended = self._recorded_end
+        ended = self._ended
         if ended is not None and (place not in self.recorded or place == ended.place):
             until = time.monotonic() + _LONGEST_REPLAY_S
             while any(each.number < ended.number and each.place not in self.effects for each in self.recorded.values()):
@@ -293,11 +293,8 @@ class Episode:
                 self.note(replace(effect, value=Outcome(result="", error=answer["error"])))
             raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))
         reply = self.of.reply_of(ask.role, request, answer)
-        calls = tuple(
-            ToolCall(call_id=f"c{stable_hash([place, position])[:8]}", name=call.name, arguments_text=call.arguments_text)
-            for position, call in enumerate(reply.tool_calls)
-        )
-        reply = replace(reply, tool_calls=calls)
+        calls = [replace(call, call_id=f"c{stable_hash([place, position])[:8]}") for position, call in enumerate(reply.tool_calls)]
+        reply = replace(reply, tool_calls=tuple(calls))
         message = self.replies[place] = reply.message
         number, conversation = self._conversations[ask.role]
         if number == effect.number:

@@ -324,12 +324,14 @@ def joined_after(prompt: str, last: Message, formatter: Formatter, answers: tupl
 
 def new_request(*, turns: str | None = None, **fields: Any) -> Request:
     """A request with its id. `turns` is the `turns_json` of its messages, where it is known."""
-    return Request(request_id=_id_of(fields, turns), **fields)
+    request = Request(request_id="", **fields)
+    object.__setattr__(request, "request_id", _id_of(request, turns))  # nobody has seen it yet, and a copy takes as long as its hash
+    return request
 
 
 def named(request: Request) -> Request:
     """The request with the hash of its other fields as its id."""
-    return replace(request, request_id=_id_of(vars(request)))
+    return replace(request, request_id=_id_of(request))
 
 
 def turns_json(messages: Iterable[Message]) -> str:
@@ -337,33 +339,36 @@ def turns_json(messages: Iterable[Message]) -> str:
     return ",".join(canonical_json(_turn_identity(message)) for message in messages)
 
 
-def _id_of(fields: Mapping[str, Any], turns: str | None = None) -> str:
-    identity = _identity(fields)
-    if fields.get("messages") is None:
+def _id_of(request: Request, turns: str | None = None) -> str:
+    identity = _identity(request)
+    if request.messages is None:
         return stable_hash(identity)
     # In a text of JSON the quotes are escaped, so that the mark stands in one place.
     before, after = canonical_json({**identity, "messages": None}).split('"messages":null')
-    return text_hash(f'{before}"messages":[{turns_json(fields["messages"]) if turns is None else turns}]{after}')
+    return text_hash(f'{before}"messages":[{turns_json(request.messages) if turns is None else turns}]{after}')
 
 
 def ids_by_count(request: Request, counts: Iterable[int]) -> dict[int, str]:
     """The ids that a request for generated texts has for each of these numbers of texts. The rest of it is hashed once."""
     assert request.generation is not None
-    identity = _identity(vars(request))
+    identity = _identity(request)
     if request.messages is not None:
         identity["messages"] = [_turn_identity(message) for message in request.messages]
     before, after = canonical_json({**identity, "generation": {**identity["generation"], "num_samples": None}}).split('"num_samples":null')
     return {count: text_hash(f'{before}"num_samples":{count}{after}') for count in counts}
 
 
-def _identity(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _identity(request: Request) -> dict[str, Any]:
+    """The fields that make the id of a request, without its messages."""
     # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
     identity = {
-        name: value for name, value in fields.items() if name not in ("request_id", "messages") and value not in ("", None, False, ())
+        name: value
+        for name, value in vars(request).items()
+        if name not in ("request_id", "messages") and value not in ("", None, False, ())
     }
-    if fields.get("generation") is not None:
-        identity["generation"] = settings_fields(fields["generation"])
-    identity["images"] = [stable_hash(image.hex()) for image in fields.get("images", ())]
+    if request.generation is not None:
+        identity["generation"] = settings_fields(request.generation)
+    identity["images"] = [stable_hash(image.hex()) for image in request.images]
     return identity
 
 

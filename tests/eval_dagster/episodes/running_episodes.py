@@ -30,6 +30,8 @@ class World:
         self.answers: dict[str, Answer] = {}
         self.stops_after: int | None = None
         """The run ends, as by an interruption, when it would send another request after so many."""
+        self.is_killed = False
+        """Whether the run ends as a process that is killed: what the journal has not written is lost."""
         self._folder = folder
         self._asks: dict[str, Ask] = {}
 
@@ -58,6 +60,10 @@ class World:
         }
         try:
             return {end.sample_id: end for end in episodes.run(samples(count), recorded, self._ask)}
+        except KeyboardInterrupt:
+            if self.is_killed:
+                journal._lines.clear()
+            raise
         finally:
             journal.close()
 
