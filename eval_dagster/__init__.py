@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from eval_dagster.api.results import Results, connect
     from eval_dagster.assets.component import EvalsComponent
     from eval_dagster.config.models import ModelSection
+    from eval_dagster.episodes.sandbox_folder import SandboxFolder
     from eval_dagster.errors import DataError, EvalDagsterError, ModelError, ModelNotFoundError, UsageError
     from eval_dagster.metrics.base import (
         BaseMetric,
@@ -208,6 +209,7 @@ __all__ = [
     "Row",
     "RowMetric",
     "SamplingMethod",
+    "SandboxFolder",
     "TargetPerplexity",
     "TaskSample",
     "TaskStyle",
@@ -239,6 +241,7 @@ _PLACES = {
     "api.results": "Results connect",
     "assets.component": "EvalsComponent",
     "config.models": "ModelSection",
+    "episodes.sandbox_folder": "SandboxFolder",
     "errors": "DataError EvalDagsterError ModelError ModelNotFoundError UsageError",
     "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric RowMetric",
     "metrics.code_execution": "CodeExecutionPassAtOne",

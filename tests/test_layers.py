@@ -40,7 +40,7 @@ ARROWS = {
     "tracking": "addresses errors progress records stores texts",
     "models.transformers.weights": "config errors lake.remote progress stores versions",
     "checkpoints": "config errors lake.files lake.format lake.records lake.remote lake.tables models models.transformers.weights records",
-    "episodes": "errors lake.tables records tasks users_code versions",
+    "episodes": "errors lake.tables records sandbox tasks users_code versions",
     "key_prefixes": "stores",
     "imported_tasks": "lake.files lake.format lake.tables tasks",
     "project": "addresses checkpoints config datasets episodes errors imported_tasks key_prefixes lake.files lake.remote models "

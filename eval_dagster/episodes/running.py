@@ -5,6 +5,7 @@ model may give answers at once, or each later, while it is asked more.
 """
 
 import asyncio
+import contextvars
 import queue
 import threading
 import time
@@ -94,7 +95,8 @@ class Episodes:
         Raises:
             DataError: The first episode does not do the same when it is replayed, so no episode could be.
         """
-        thread = threading.Thread(target=self._work, args=(samples, recorded), name="episodes", daemon=True)
+        context = contextvars.copy_context()  # with the permission to run code of models
+        thread = threading.Thread(target=context.run, args=(self._work, samples, recorded), name="episodes", daemon=True)
         thread.start()
         try:
             while (item := self._items.get()) is not None:

@@ -69,7 +69,7 @@ def run_python(program: Program, limits: Limits = Limits(), toolchain: Toolchain
     """
     if not execution_allowed():
         raise RequirementError(
-            "this metric runs code that a model wrote, which is not allowed; to allow it, set in evals.yaml\n"
+            "code that a model wrote would run, which is not allowed; to allow it, set in evals.yaml\n"
             "  sandbox:\n    allow_code_execution: true\n"
             f"({ALLOW_KEY}: true). The code runs in a sandbox without network or access to files"
         )

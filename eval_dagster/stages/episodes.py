@@ -21,7 +21,7 @@ from eval_dagster.prompts.conversations import Conversations
 from eval_dagster.records import SUBJECT, GenerationSettings, ModelResponse, Request, ResponseType, ToolCall
 from eval_dagster.stages.inference import AskedModel, Asker, late_interruption, look_at
 from eval_dagster.stages.live_asking import LiveAsks
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import Partition, allowed_execution
 from eval_dagster.stages.prompts import rendering_of
 from eval_dagster.stores.locks import locked
 from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask, Reply
@@ -177,7 +177,7 @@ class EpisodeAsker:
             try:
                 ask = self._answers_of(partition, models, episodes)
                 found = episodes.run(samples, recorded, ask)
-                with late_interruption(self._models, self._reporter):
+                with allowed_execution(project), late_interruption(self._models, self._reporter):
                     for end in following(found, f"episodes {partition}", total=len(samples), unit="episodes", least=0):
                         ended[end.sample_id] = _ended(row_of[end.sample_id], end, self._asked.version)
                         for each in conversations.values():

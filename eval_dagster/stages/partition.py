@@ -164,8 +164,10 @@ def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:
 
 
 def require_execution(project: Project, eval_name: str) -> None:
-    """Raise `RequirementError` if an eval's metrics run code, and the project forbids it or the machine cannot isolate it."""
-    names = [metric.NAME for metric in project.task(eval_name).METRICS if metric.EXECUTES_CODE]
+    """Raise `RequirementError` if an eval's metrics or tools run code, and the project forbids it or the machine cannot isolate it."""
+    task = project.task(eval_name)
+    names = [metric.NAME for metric in task.METRICS if metric.EXECUTES_CODE]
+    names += [tool.__name__ for tool in getattr(task, "TOOLS", ()) if getattr(tool, "EXECUTES_CODE", False)]
     if not names:
         return
     if not project.config.sandbox.allow_code_execution:

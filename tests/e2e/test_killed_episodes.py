@@ -28,7 +28,7 @@ def _tables(folder: Path) -> list[object]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(7200)
 @few("kills", [3, 200], kept=1)
 def test_killed_again_and_again_episodes_are_those_of_an_undisturbed_run(kills: int, tmp_path: Path) -> None:
     calm, killed = tmp_path / "calm", tmp_path / "killed"
@@ -70,7 +70,7 @@ _UNDER_WAY = 8
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(7200)
 @few("kills", [3, 200], kept=1)
 def test_what_a_server_answered_is_not_asked_again_after_a_kill(kills: int, tmp_path: Path) -> None:
     with calling_server(note_of) as server:
