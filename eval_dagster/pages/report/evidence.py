@@ -16,7 +16,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import Tone, Unjudged, asked_again, cause_text, proof_text, title, unjudged
 from eval_dagster.lake.files import Lake
-from eval_dagster.pages.report.histories import Curve, History
+from eval_dagster.pages.report.histories import Curve, History, kept_picture
 from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_svg, history_svg
 from eval_dagster.pages.samples.places import PAGE
 from eval_dagster.pages.samples.writing import write_page
@@ -24,6 +24,7 @@ from eval_dagster.records.judgements import ChangedSample, Look, Regression, Ver
 from eval_dagster.results.materializations import Materialization, history, materialization_at
 from eval_dagster.texts.figures import interval, number
 from eval_dagster.texts.visible_text import visible
+from eval_dagster.versions.hashes import code_version, stable_hash
 
 MOST_SHOWN = 10
 """Most samples that are shown for each eval, model and metric."""
@@ -33,6 +34,7 @@ _PROMPT_END = 280
 _ANSWER_SHOWN = 600
 _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
 """Other verdicts follow."""
+_UNDRAWN = (Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +267,12 @@ def all_compared(cards: Sequence[Card]) -> list[Card]:
 
 
 def cards(
-    result: GateResult, *, histories: Sequence[History], flips: Sequence[Flips], sample_pages: Mapping[ResultMetric, str]
+    result: GateResult,
+    *,
+    histories: Sequence[History],
+    flips: Sequence[Flips],
+    sample_pages: Mapping[ResultMetric, str],
+    kept: Path | None = None,
 ) -> list[Card]:
     """A card of each comparison.
 
@@ -274,6 +281,7 @@ def cards(
         histories: Scores over time, drawn beside verdicts other than `no change seen` and `not worse (proven)`.
         flips: The samples that flipped.
         sample_pages: Links to the samples of results, by eval, model and metric.
+        kept: The folder that keeps drawn pictures.
     """
     flips_of = {(each.eval, each.model, each.metric): each for each in flips}
     history_of = {(each.eval, each.model, each.metric): each for each in histories}
@@ -302,7 +310,7 @@ def cards(
                 proof=proof_text(row),
                 bar=scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
                 left_out=", ".join(f"{count:,} {where}" for count, where in alone if count),
-                picture=None if history is None or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE) else picture(history, place),
+                picture=None if history is None or row.verdict in _UNDRAWN else picture(history, place, kept),
                 asked_again=asked_again(row),
                 since=change(history.changes[-1]) if history is not None and history.changes else None,
                 flips=flips_of.get(key),
@@ -313,9 +321,15 @@ def cards(
     return found
 
 
-def picture(history: History, key: str) -> Markup:
-    """The picture of a history for a page, its ids with a key."""
-    return Markup(_svg(tuple(history.points), history.title, history.metric, key))  # noqa: S704 - matplotlib's, texts escaped
+def picture(history: History, key: str, kept: Path | None = None) -> Markup:
+    """The picture of a history for a page, its ids with a key. It is read from the folder `kept`, or drawn and stored there."""
+    points = tuple(history.points)
+    if kept is None:
+        return Markup(_svg(points, history.title, history.metric, key))  # noqa: S704 - matplotlib's, texts escaped
+    values = [list(map(str, vars(point).values())) for point in points]
+    shown = stable_hash([code_version(history_svg), history.title, history.metric, key, values])
+    drawn = kept_picture(kept / f"{stable_hash(key)}.svg", shown, lambda: _svg(points, history.title, history.metric, key))
+    return Markup(drawn)  # noqa: S704 - as above
 
 
 def curve_picture(curve: Curve, key: str) -> Markup:

@@ -117,19 +117,21 @@ def _picture(lake: Lake, drawn: History) -> str:
     path = lake.home / "pictures" / f"eval={drawn.eval}" / f"model={drawn.model}.md"
     points = [[str(value) for value in asdict(point).values()] for point in drawn.points]
     key = stable_hash([code_version(*_DRAWN_BY), drawn.title, drawn.metric, points])
-    return _kept_picture(path, key, lambda: history_markdown(history_png(drawn.points, title=drawn.title, metric=drawn.metric)))
+    return kept_picture(path, key, lambda: history_markdown(history_png(drawn.points, title=drawn.title, metric=drawn.metric)))
 
 
-def _kept_picture(path: Path, key: str, draw: Callable[[], str]) -> str:
+def kept_picture(path: Path, key: str, draw: Callable[[], str]) -> str:
+    """The text of a picture from its file, or drawn and stored there. `key` is a hash of all that it shows, and of what draws it."""
     with suppress(OSError, ValueError):
-        known, _, markdown = path.read_text("utf-8").partition("\n")
+        known, _, drawn = path.read_text("utf-8").partition("\n")
         if known == key:
-            return markdown
-    markdown = draw()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as temporary:
-        temporary.write_text(f"{key}\n{markdown}", "utf-8")
-    return markdown
+            return drawn
+    drawn = draw()
+    with suppress(OSError):  # the next one is drawn again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(path) as temporary:
+            temporary.write_text(f"{key}\n{drawn}", "utf-8")
+    return drawn
 
 
 MEAN = "mean of all evals"
@@ -245,6 +247,6 @@ def learning_curve_markdown(lake: Lake, family: str, eval_name: str | None = Non
 def _curve_picture(path: Path, curve: Curve) -> str:
     points = [[str(value) for value in asdict(point).values()] for point in curve.points]
     key = stable_hash([code_version(curve_png, history_markdown), curve.title, curve.metric, points])
-    return _kept_picture(
+    return kept_picture(
         path, key, lambda: history_markdown(curve_png(curve.points, title=curve.title, metric=curve.metric), name="learning curve")
     )

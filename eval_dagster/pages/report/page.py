@@ -49,7 +49,7 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
         sample_pages: Links to the samples of results, by eval, model and metric.
     """
     result = contents.result
-    found = cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {})
+    found = cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {}, kept=contents.pictures)
     compared = all_compared(found)
     parts: dict[str, object] = {
         "regressed": [card for card in compared if card.row.verdict in RED],
@@ -66,7 +66,7 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
         "pictures": [
             {
                 "title": history.title if history.is_headline else f"{history.title} · {history.metric}",
-                "svg": picture(history, anchor("history", history)),
+                "svg": picture(history, anchor("history", history), contents.pictures),
                 "changes": [change(look) for look in reversed(history.changes)],
             }
             for history in contents.histories
