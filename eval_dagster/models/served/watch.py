@@ -36,6 +36,8 @@ LEAST_FLOOR = 0.008
 bits and 0.01 of precision, measured on llama.cpp."""
 _NIGHTS = 3
 """Days with a look, after the first one, from which on the noise of a server is known."""
+_MOST_REFERENCE = 4
+"""Answers to a question in the reference, if they have log-probabilities: of the first two looks."""
 _TIMES_NOISE = 2
 """Times the greatest noise that was seen, up to which a difference is no evidence."""
 _STEPS = (0.5, 0.25, 0.125, 0.1, 0.0625, 0.05, 0.03125)
@@ -201,7 +203,7 @@ class Epoch:
     began_at: str = ""
     """When its first look was made: ISO 8601, UTC; empty before the first look."""
     reference: Answers = field(default_factory=dict)
-    """The first answer to each canary in the epoch."""
+    """The first answers to each canary in the epoch."""
     looked_at: str = ""
     """The time of the newest look. ISO 8601, UTC."""
     opened_by: Mapping[str, float] = field(default_factory=dict)
@@ -228,11 +230,17 @@ class Epoch:
         """The epoch after a look that began none. Canaries without a reference get one. If it `is_quiet`, its differences are noise."""
         pairs = [Compared(before=self.reference[name], after=each) for name, each in answers.items() if name in self.reference]
         shows_noise = is_quiet and not is_allowed and any(map(_has_logprobs, pairs))
+        reference = {**answers, **self.reference}
+        if shows_noise:  # more of them make the permutation test finer, and the noise between nights a part of theirs
+            both = {each: (*self.reference[each], *answers[each]) for each in self.reference.keys() & answers.keys()}
+            reference |= {
+                each: found for each, found in both.items() if len(found) <= _MOST_REFERENCE and all(one.logprobs for one in found)
+            }
         return replace(
             self,
             began_at=self.began_at or at,
             looked_at=at,
-            reference={**answers, **self.reference},
+            reference=reference,
             opened_by={} if _is_closer(_moves(self.reference, answers), self.opened_by) else self.opened_by,
             allowed=answers if is_allowed else {},
             nights=self.nights + (shows_noise and at[:10] != self.looked_at[:10]),
