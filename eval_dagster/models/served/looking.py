@@ -213,11 +213,10 @@ class Looker:
             self._likely = [] if isinstance(first, CallReply) else self._likely[1:]
         else:
             return []
-        replies = [first, *self._replies(calls[1:])]
-        for each, reply in zip(canaries, replies, strict=True):
+        for each, reply in zip(canaries, [first, *self._replies(calls[1:])], strict=True):
             _note(each, reply)
-        for each, call in reversed(list(zip(canaries, calls, strict=True))):
-            _note(each, *self._replies([call]))
+        for each, reply in zip(reversed(canaries), self._replies(calls[::-1], one_by_one=True), strict=True):
+            _note(each, reply)
         return canaries
 
     def _texts(self, epoch: Epoch) -> list[Question]:
@@ -230,8 +229,8 @@ class Looker:
                 _note(each, reply)
         return canaries
 
-    def _replies(self, calls: Sequence[Call]) -> list[CallReply | BadAnswerError]:
-        replies = self._model.replies(calls)
+    def _replies(self, calls: Sequence[Call], *, one_by_one: bool = False) -> list[CallReply | BadAnswerError]:
+        replies = self._model.replies(calls, one_by_one=one_by_one)
         for reply in replies:
             if isinstance(reply, CallReply):
                 self._calls += reply.attempts
