@@ -23,6 +23,8 @@ LIKELY_TOKENS = (20, 5)
 VERSION = 1
 """Version of the calls of canaries and of how their answers are read. Raise it if these change: the earlier answers, which would differ
 for that reason, are then no reference. Epochs go on."""
+_ONE = "first token"
+"""The mark in the names of canaries whose first token is asked for."""
 _CERTAIN = -1e-6
 """The greatest log-probability that says something. A server that shows the probabilities after it chose writes 0."""
 PROMPTS = (
@@ -76,10 +78,15 @@ def canaries_by_name(count: int, *, first_tokens: bool) -> dict[str, str]:
 
     A name is the prompt, with the kind of its answer unless that is a text, and with the version of the canaries from the second one on.
     """
-    marks = ["first token"] if first_tokens else []
+    marks = [_ONE] if first_tokens else []
     marks += [f"version {VERSION}"] if VERSION > 1 else []
     mark = f" ({', '.join(marks)})" if marks else ""
     return {prompt + mark: prompt for prompt in PROMPTS[: min(count, MOST_FIRST_TOKENS) if first_tokens else count]}
+
+
+def asks_for_likely_tokens(name: str) -> bool:
+    """Whether a canary of this name is asked for its first token. Earlier releases asked for log-probabilities of texts."""
+    return f" ({_ONE}" in name
 
 
 def is_chat(config: OpenAIModel) -> bool:

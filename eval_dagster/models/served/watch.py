@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.events import CanaryText, EndpointStateRow
-from eval_dagster.models.served.canaries import Answer
+from eval_dagster.models.served.canaries import Answer, asks_for_likely_tokens
 from eval_dagster.stores.whole_files import replaced
 
 LEVEL = 1e-4
@@ -228,13 +228,14 @@ class Epoch:
 
     def after(self, answers: Answers, at: str, *, is_allowed: bool = False, is_quiet: bool = True) -> "Epoch":
         """The epoch after a look that began none. Canaries without a reference get one. If it `is_quiet`, its differences are noise."""
-        pairs = [Compared(before=self.reference[name], after=each) for name, each in answers.items() if name in self.reference]
+        likely = [name for name in answers if name in self.reference and asks_for_likely_tokens(name)]
+        pairs = [Compared(before=self.reference[name], after=answers[name]) for name in likely]
         shows_noise = is_quiet and not is_allowed and any(map(_has_logprobs, pairs))
         reference = {**answers, **self.reference}
         if shows_noise:  # more of them make the permutation test finer, and the noise between nights a part of theirs
-            both = {each: (*self.reference[each], *answers[each]) for each in self.reference.keys() & answers.keys()}
+            both = {name: (*self.reference[name], *answers[name]) for name in likely}
             reference |= {
-                each: found for each, found in both.items() if len(found) <= _MOST_REFERENCE and all(one.logprobs for one in found)
+                name: found for name, found in both.items() if len(found) <= _MOST_REFERENCE and all(one.logprobs for one in found)
             }
         return replace(
             self,

@@ -111,9 +111,9 @@ class Server:
 
     def night(self, rng: np.random.Generator, drift: Array | float = 0.0) -> dict[str, tuple[Answer, ...]]:
         nightly = self.logits + drift + rng.uniform(-self.nightly, self.nightly, self.logits.shape)
-        read = self._likely if self.logits.shape[1] == 1 else self._texts
+        read, mark = (self._likely, " (first token)") if self.logits.shape[1] == 1 else (self._texts, "")
         asked = [read(nightly + rng.normal(0, self.fresh, nightly.shape)) for _ in range(2)]
-        return {str(index): pair for index, pair in enumerate(zip(*asked, strict=True))}
+        return {f"{index}{mark}": pair for index, pair in enumerate(zip(*asked, strict=True))}
 
     def _likely(self, logits: Array) -> list[Answer]:
         values = (logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))[:, 0]
@@ -310,3 +310,12 @@ def test_noise_between_restarts_begins_at_most_one_epoch() -> None:
         rng = np.random.default_rng(seed)
         one = server(rng)
         assert rises([one.night(rng, rng.normal(0, 0.15, one.logits.shape)) for _ in range(20)]) == [1], seed
+
+
+def test_noise_of_rare_nights_begins_at_most_one_epoch() -> None:
+    """A server without noise on most nights, and with uniform noise of 0.03 on one of ten, seems quiet until then."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        one = server(rng)
+        nights = [one.night(rng, rng.uniform(-0.03, 0.03, one.logits.shape) if rng.random() < 0.1 else 0.0) for _ in range(30)]
+        assert len(rises(nights)) <= 1, seed

@@ -172,6 +172,14 @@ def test_a_home_of_an_earlier_release_begins_no_epoch(stub: Stub, tmp_path: Path
     ).n_different
 
 
+def test_texts_with_log_probabilities_of_an_earlier_release_teach_no_noise() -> None:
+    sequence = Answer(text=" a b", tokens=(" a", " b"), logprobs=(-0.5, -0.1))
+    epoch = Epoch()
+    for number in range(1, 6):
+        epoch = epoch.after({PROMPTS[0]: (sequence, sequence)}, f"2026-01-0{number}T03:00:00+00:00")
+    assert (epoch.nights, epoch.noise, len(epoch.reference[PROMPTS[0]])) == (0, 0, 2)
+
+
 def test_a_file_that_is_lost_is_made_of_the_rows(stub: Stub, tmp_path: Path) -> None:
     for _ in range(3):
         look(tmp_path, stub)
