@@ -424,7 +424,8 @@ class OpenAIModel(ModelSection):
     mixed_answers: Literal["warn", "error"] = "warn"
     """The fate of an eval whose answers name several models, or several states of the server (`system_fingerprint`)."""
     canaries: Integer = Field(default=20, ge=0, le=24)
-    """Prompts that each run asks twice, to notice another model behind the name. 0 switches this off; fewer than 10 notice nothing."""
+    """Prompts that each run asks twice, to notice another model behind the name; at most 12 if it gives log-probabilities. 0 switches this
+    off; fewer than 10 notice nothing."""
     pin: Text | None = None
     """What identifies the model whatever its address, such as a checkpoint's commit. Answers are shared by all addresses with one pin."""
 

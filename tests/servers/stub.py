@@ -52,6 +52,8 @@ class StubSettings:
     """How `echo` with `logprobs` is answered; off by one is each token with the log-probability of the next."""
     logprobs: Literal["lists", "content", "none"] = "lists"
     """The shape at /v1/completions: parallel lists, as OpenAI and vLLM, or `content` as in chat, as llama.cpp; chat has `content`."""
+    most_likely: int = 1000
+    """Most likely tokens beside each token; a call for more is answered by 400."""
     logit_bias: Literal["unbiased", "biased", "ignored"] = "unbiased"
     """What log-probability a token has that a bias of 100 forces."""
     token_ids: bool = True

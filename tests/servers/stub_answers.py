@@ -47,6 +47,9 @@ def asked(body: dict[str, Any], settings: StubSettings, vocabulary: Vocabulary) 
         raise Answer(400, "prompt must be a string")
     if body.get("echo") and settings.echo == "refused":
         raise Answer(400, "echo is not supported")
+    most = int(body.get("top_logprobs", body.get("logprobs")) or 0)
+    if most > settings.most_likely:
+        raise Answer(400, f"logprobs must be at most {settings.most_likely}")
     tokens = prompt_tokens(body, vocabulary)
     if len(tokens) > settings.context:
         raise Answer(400, f"This model's maximum context length is {settings.context} tokens. The prompt has {len(tokens)}.")
@@ -61,7 +64,7 @@ def asked(body: dict[str, Any], settings: StubSettings, vocabulary: Vocabulary) 
         sampling=f"{body['temperature']}/{body.get('seed', next(_serial))}" if body.get("temperature", 1) else "",
         echo=bool(body.get("echo")) and settings.echo != "ignored",
         logprobs=body.get("logprobs") not in (None, False) and settings.logprobs != "none",
-        most=int(body.get("top_logprobs", body.get("logprobs")) or 0),
+        most=most,
         names_ids=bool(body.get("return_tokens_as_token_ids")) and settings.names_ids,
         forced=_forced(body.get("logit_bias") or {}, vocabulary) if settings.logit_bias != "ignored" else None,
     )
@@ -120,7 +123,7 @@ def _logprobs(request: Asked, tokens: list[str], model: HashModel, settings: Stu
     if request.forced is not None and settings.logit_bias == "biased":
         found = [(0.0, {request.forced: 0.0})]
     if settings.logit_noise:
-        found = [(min(0.0, value + _noise.gauss(0, settings.logit_noise)), top) for value, top in found]
+        found = [(_noisy(value, settings), {word: _noisy(each, settings) for word, each in top.items()}) for value, top in found]
     if request.chat or settings.logprobs == "content":
         return {
             "content": [
@@ -143,6 +146,10 @@ def _logprobs(request: Asked, tokens: list[str], model: HashModel, settings: Stu
         tokens = [_id_name(token, vocabulary) for token in tokens]
         tops = [top and {_id_name(token, vocabulary): value for token, value in top.items()} for top in tops]
     return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _noisy(logprob: float, settings: StubSettings) -> float:
+    return min(-1e-3, logprob + _noise.gauss(0, settings.logit_noise))
 
 
 def _id_name(token: str, vocabulary: Vocabulary) -> str:

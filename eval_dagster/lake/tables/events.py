@@ -41,7 +41,7 @@ class NoticeRow(TypedDict):
 
 
 class CanaryText(TypedDict):
-    """A text that a server answered, with the log-probabilities of its tokens."""
+    """A text that a server answered, or the likely tokens at its first place with their log-probabilities."""
 
     text: str
     is_cut: bool
@@ -53,7 +53,7 @@ class EndpointAnswer(TypedDict):
     """The answers to one question of a look."""
 
     asked: str
-    """The prompt of the canary (with the version of canaries, from the second one on), or the request id of a cached request."""
+    """The prompt of the canary (with `first token` if likely tokens are asked for), or the request id of a cached request."""
     is_canary: bool
     """Whether it is a canary, not a cached request."""
     reference: list[CanaryText]
@@ -61,8 +61,7 @@ class EndpointAnswer(TypedDict):
     answers: list[CanaryText]
     """The texts of this look."""
     difference: float | None
-    """Mean difference between `answers` and `reference`. Of log-probabilities the root mean square above 0.05; else 1 for another text.
-    """
+    """Mean difference between `answers` and `reference`. Of log-probabilities the root mean square, 1 at most; else 1 for another text."""
     noise: float | None
     """Mean difference of the answers to one question at one time, as `difference`."""
     error: str | None

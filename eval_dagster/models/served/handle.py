@@ -13,12 +13,13 @@ from eval_dagster.models.base import FindKnown, Look, ModelHandle
 from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError, headers_of
 from eval_dagster.models.served.calls.threads import result_of
+from eval_dagster.models.served.canaries import is_chat
 from eval_dagster.models.served.looking import Watch, look_calls
 from eval_dagster.models.served.model import Replica, ServedModel
 from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
 from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer, require_same_tokens
 from eval_dagster.models.served.spend import CappedClient, Spend
-from eval_dagster.models.served.watch import Epoch, is_chat, minute
+from eval_dagster.models.served.watch import Epoch, minute
 from eval_dagster.models.transformers.weights.sources import open_tokenizer
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
@@ -114,7 +115,7 @@ class ServedHandle(ModelHandle):
             try:
                 self.check()
                 config = _hasty(self._config)
-                if (problem := self._spend.too_little_for(look_calls(config))) is not None:
+                if (problem := self._spend.too_little_for(look_calls(config, self._watch.epoch))) is not None:
                     return Look(warnings=(f"it is not known whether {self._name} changed, because {problem}",))
                 return self._watch.look(self._model(config), config, known(), self._known(), run_id)
             except ModelNotFoundError as error:

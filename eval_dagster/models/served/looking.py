@@ -1,6 +1,7 @@
 """Looks at a server, to find a change of the model behind a name. One process at a time looks, and records what it saw.
 
-In a look it is asked canaries and some cached requests again, each twice, and the answers are compared with earlier ones.
+In a look it is asked canaries, each twice, and the answers are compared with earlier ones. Where that shows little, some cached requests
+are asked again.
 """
 
 import json
@@ -17,20 +18,17 @@ from eval_dagster.lake.tables.events import EndpointAnswer, EndpointStateRow
 from eval_dagster.models.base import Known, Look
 from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
+from eval_dagster.models.served.canaries import LIKELY_TOKENS, MOST_TOKENS, Answer, canaries_by_name, canary_call
 from eval_dagster.models.served.model import ServedModel
 from eval_dagster.models.served.scoring.responses import CallReply, report_of
 from eval_dagster.models.served.watch import (
     ALLOWED,
-    MOST_TOKENS,
-    Answer,
     Answers,
     Change,
     Compared,
     Epoch,
     EpochFile,
     answer_rows,
-    canaries_by_name,
-    canary_call,
     differences,
     minute,
 )
@@ -173,9 +171,9 @@ class Looker:
         """`known` are requests with cached answers, in a random order."""
         self._model = model
         self._config = config
-        self._canaries, most_known = _affordable(config)
-        self._known = list(chosen(known))[:most_known]
-        self._with_logprobs = True
+        self._known = list(chosen(known))
+        self._likely = list(LIKELY_TOKENS)
+        """Numbers of likely tokens to ask for, the first one now. Empty if the server gives none, so that texts are asked for."""
         self._calls = 0
         self._costs: list[float | None] = []
         self._fingerprint: str | None = None
@@ -183,21 +181,10 @@ class Looker:
     def look(self, epoch: Epoch) -> Seen:
         """Ask each question twice. Raises `StoppedError` if no request can succeed."""
         self._calls, self._costs = 0, []
-        canaries = [
-            Question(asked=name, is_canary=True, reference=epoch.reference.get(name, ()), allowance=epoch.allowance(name))
-            for name in self._canaries
-        ]
-        for _ in range(_TIMES):
-            waiting = list(canaries)
-            if self._with_logprobs:  # the first call finds out whether the server accepts them
-                [reply] = self._replies(waiting[:1])
-                self._with_logprobs = not (isinstance(reply, BadAnswerError) and reply.kind == "ServerError" and not reply.helps_to_retry)
-                if self._with_logprobs:
-                    _note(waiting.pop(0), reply)
-            for each, reply in zip(waiting, self._replies(waiting), strict=True):
-                _note(each, reply)
-        again = [Question(asked=request.request_id, is_canary=False, reference=(answer,)) for request, answer in self._known]
-        self._ask_again(again)
+        canaries = self._first_tokens(epoch) or self._texts(epoch)
+        # Likely tokens show more than the texts of cached requests, if there are earlier ones to compare them with.
+        is_enough = bool(self._likely) and all(each.reference for each in canaries)
+        again = [] if is_enough else self._ask_again(_most_known(self._config, len(canaries)))
         questions = [*canaries, *again]
         change, is_allowed = epoch.judge([pair for each in questions if (pair := each.compared()) is not None], _answers(questions))
         return Seen(
@@ -210,9 +197,40 @@ class Looker:
             fingerprint=self._fingerprint,
         )
 
-    def _replies(self, canaries: Sequence[Question]) -> list[CallReply | BadAnswerError]:
-        calls = [canary_call(self._canaries[each.asked], self._config, with_logprobs=self._with_logprobs) for each in canaries]
-        replies = self._model.replies(calls)
+    def _first_tokens(self, epoch: Epoch) -> list[Question]:
+        """The canaries whose first token is asked for: all together, and then one by one, in another order.
+
+        So the answers to one question differ by what batches and caches of prefixes move. Empty if the server gives no log-probabilities.
+        """
+        prompts = _affordable(self._config, first_tokens=True)
+        canaries = _questions(prompts, epoch)
+        while self._likely:
+            calls = [canary_call(prompt, self._config, likely=self._likely[0]) for prompt in prompts.values()]
+            [first] = self._replies(calls[:1])
+            if isinstance(first, CallReply) and first.reply.content.says_something:
+                break
+            # One that refuses the number may accept a smaller one.
+            self._likely = [] if isinstance(first, CallReply) else self._likely[1:]
+        else:
+            return []
+        for each, reply in zip(canaries, [first, *self._replies(calls[1:])], strict=True):
+            _note(each, reply)
+        for each, reply in zip(reversed(canaries), self._replies(calls[::-1], one_by_one=True), strict=True):
+            _note(each, reply)
+        return canaries
+
+    def _texts(self, epoch: Epoch) -> list[Question]:
+        """The canaries of which a text is asked for."""
+        prompts = _affordable(self._config, first_tokens=False)
+        canaries = _questions(prompts, epoch)
+        calls = [canary_call(prompt, self._config) for prompt in prompts.values()]
+        for _ in range(_TIMES):
+            for each, reply in zip(canaries, self._replies(calls), strict=True):
+                _note(each, reply)
+        return canaries
+
+    def _replies(self, calls: Sequence[Call], *, one_by_one: bool = False) -> list[CallReply | BadAnswerError]:
+        replies = self._model.replies(calls, one_by_one=one_by_one)
         for reply in replies:
             if isinstance(reply, CallReply):
                 self._calls += reply.attempts
@@ -220,10 +238,13 @@ class Looker:
                 self._fingerprint = reply.reply.fingerprint or self._fingerprint
         return replies
 
-    def _ask_again(self, questions: Sequence[Question]) -> None:
+    def _ask_again(self, most: int) -> list[Question]:
+        """So many cached requests, asked again."""
+        known = self._known[:most]
+        questions = [Question(asked=request.request_id, is_canary=False, reference=(answer,)) for request, answer in known]
         requests = {
             f"{request.request_id}/{time}": (replace(request, request_id=f"{request.request_id}/{time}"), question)
-            for (request, _), question in zip(self._known, questions, strict=True)
+            for (request, _), question in zip(known, questions, strict=True)
             for time in range(_TIMES)
         }
         with use_reporter(SilentReporter()):  # the look has progress of its own
@@ -237,21 +258,32 @@ class Looker:
             if response.report is not None:
                 self._calls += response.report.attempts
                 self._costs.append(response.report.cost)
+        return questions
 
 
-def look_calls(config: OpenAIModel) -> list[Call]:
-    """The calls for the canaries of a look."""
-    canaries, _ = _affordable(config)
-    return [canary_call(prompt, config, with_logprobs=False) for prompt in canaries.values()] * _TIMES
+def look_calls(config: OpenAIModel, epoch: Epoch) -> list[Call]:
+    """The calls for the canaries of a look, of the kind that a server was asked before."""
+    first_tokens = _affordable(config, first_tokens=True)
+    if first_tokens.keys() <= epoch.reference.keys():
+        return [canary_call(prompt, config, likely=LIKELY_TOKENS[0]) for prompt in first_tokens.values()] * _TIMES
+    return [canary_call(prompt, config) for prompt in _affordable(config, first_tokens=False).values()] * _TIMES
 
 
-def _affordable(config: OpenAIModel) -> tuple[Mapping[str, str], int]:
-    """The canaries of a look by name, and the number of cached requests: as many as may be asked in a minute, but 10 canaries at least."""
-    if config.requests_per_minute is None:
-        return canaries_by_name(config.canaries), MOST
-    room = config.requests_per_minute // _TIMES
-    canaries = canaries_by_name(min(config.canaries, max(_FEWEST_CANARIES, room)))
-    return canaries, max(0, room - len(canaries))
+def _affordable(config: OpenAIModel, *, first_tokens: bool) -> Mapping[str, str]:
+    """The canaries of a look by name: as many as may be asked in a minute, but 10 at least."""
+    most = config.canaries if config.requests_per_minute is None else max(_FEWEST_CANARIES, config.requests_per_minute // _TIMES)
+    return canaries_by_name(min(config.canaries, most), first_tokens=first_tokens)
+
+
+def _most_known(config: OpenAIModel, canaries: int) -> int:
+    """The number of cached requests of a look: as many as may be asked in the minute of its canaries."""
+    return MOST if config.requests_per_minute is None else max(0, config.requests_per_minute // _TIMES - canaries)
+
+
+def _questions(prompts: Mapping[str, str], epoch: Epoch) -> list[Question]:
+    return [
+        Question(asked=name, is_canary=True, reference=epoch.reference.get(name, ()), allowance=epoch.allowance(name)) for name in prompts
+    ]
 
 
 def _answers(questions: Sequence[Question]) -> Answers:
@@ -317,7 +349,7 @@ class Watch:
         if is_changed and config.pin is None:
             after = before.next(last.answers(), at)
         else:
-            after = before.after(last.answers(), at, is_allowed=last.is_allowed)
+            after = before.after(last.answers(), at, is_allowed=last.is_allowed, is_quiet=not last.change.is_significant)
         message = self._message(last, before, is_changed=is_changed)
         rows = [self._row(seen, before, facts, run_id, "a second look follows") for seen in rounds[:-1]]
         rows.append(self._row(last, after, facts, run_id, message, rose=after.number > before.number))
@@ -331,10 +363,10 @@ class Watch:
 
     def difference(self, model: ServedModel, config: OpenAIModel) -> str | None:
         """How the answers of another server of the model differ from the epoch's; None if they do not. Nothing is recorded."""
-        looker = Looker(model, config, ())
-        rounds = [looker.look(self.epoch)]
+        looker, epoch = Looker(model, config, ()), replace(self.epoch, nights=0)  # the noise between servers is not known
+        rounds = [looker.look(epoch)]
         if rounds[0].change.is_significant:
-            rounds.append(looker.look(self.epoch))
+            rounds.append(looker.look(epoch))
         return f"its answers differ: {rounds[-1].described()}" if all(seen.change.is_significant for seen in rounds) else None
 
     def _row(

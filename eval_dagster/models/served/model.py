@@ -474,8 +474,10 @@ class ServedModel(Model):
         finally:
             self._now = None
 
-    def replies(self, calls: Sequence[Call]) -> list[CallReply | BadAnswerError]:
+    def replies(self, calls: Sequence[Call], *, one_by_one: bool = False) -> list[CallReply | BadAnswerError]:
         """The replies to single calls, or the reasons for missing ones, in the order of the calls. `usage` does not count them.
+
+        If they are sent `one_by_one`, each is sent after the reply to the one before.
 
         Raises:
             CapReachedError, StoppedError: As `respond` does.
@@ -485,7 +487,8 @@ class ServedModel(Model):
             config = self._config
             async with self._pace() as pace, CappedClient(self._name, config, self._headers, self._spend) as client:
                 series = Series(self._name, config, client, pace, lambda _: None, None)
-                return await series.replies(calls)
+                parts = [[call] for call in calls] if one_by_one else [calls]
+                return [reply for part in parts for reply in await series.replies(part)]
 
         return result_of(work)
 

@@ -13,12 +13,12 @@ from eval_dagster.models.served.calls.answer_records import FEW_ATTEMPTS, BadAns
 from eval_dagster.models.served.calls.bodies import Call, about_tokens, text_calls
 from eval_dagster.models.served.calls.client import Client, StoppedError
 from eval_dagster.models.served.calls.threads import Feed, Put
+from eval_dagster.models.served.canaries import PROMPTS, canary_call
 from eval_dagster.models.served.pace.attempts import Attempts
 from eval_dagster.models.served.pace.pacing import Pace
 from eval_dagster.models.served.scoring.responses import CallReply, failed, refused, score_response, text_response
 from eval_dagster.models.served.scoring.scoring import ScorePlan, ScorePlanner
 from eval_dagster.models.served.scoring.tokenizers import LocalTokenizer
-from eval_dagster.models.served.watch import PROMPTS, canary_call
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.records import ModelResponse, Request
 
@@ -256,7 +256,7 @@ class Series:
         """Ask a canary, another one each time. It is not a question of an eval, so that none is paid for twice."""
         self._probes += 1
         prompt = PROMPTS[self._probes % len(PROMPTS)]
-        await self._asked(replace(canary_call(prompt, self._config, with_logprobs=False), read=lambda _: None))
+        await self._asked(replace(canary_call(prompt, self._config), read=lambda _: None))
 
     async def _asked(self, call: Call) -> Reply:
         try:

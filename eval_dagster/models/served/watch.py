@@ -1,8 +1,7 @@
-"""How a change of the model behind a name is noticed: canaries, a test whether their answers changed, and epochs.
+"""How a change of the model behind a name is noticed: a test whether the answers to canaries changed, and epochs.
 
-Canaries are prompts that a server is asked in every run. Their answers changed if they differ by more than asking twice differs by, and in
-more questions than rounding can explain. Epochs of an endpoint are times in which its answers stayed the same, with the answers that
-opened each of them.
+Answers changed if they differ by more than asking twice differs by, and in more questions than rounding can explain. Epochs of an
+endpoint are times in which its answers stayed the same, with the answers that opened each of them.
 
 The rows of the relation `endpoint_states` are the record of epochs. A file in the home holds the newest state, so that the version of a
 model is read without the lake. If the file is lost, it is made of the rows.
@@ -14,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import cast
@@ -22,23 +20,30 @@ from typing import cast
 import numpy as np
 import pyarrow.compute as pc
 
-from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.events import CanaryText, EndpointStateRow
-from eval_dagster.models.served.calls.answer_records import BadAnswerError, Choice, Ending, read_token_logprobs
-from eval_dagster.models.served.calls.answers import TextReader
-from eval_dagster.models.served.calls.bodies import CHAT, Call, text_calls, without_nulls
-from eval_dagster.records import GenerationSettings, Message, Request, Role
+from eval_dagster.models.served.canaries import Answer, asks_for_likely_tokens
 from eval_dagster.stores.whole_files import replaced
 
 LEVEL = 1e-4
 """Both p-values have to be below it, in a look and in a second one right after it. An unchanged model passes all that far less often."""
-FLOOR = 0.05
-"""Differences of log-probabilities up to this root mean square are no evidence. Restarts, batches and caches of prefixes move logits by up
-to 0.06, and so the log-probabilities of 12 greedy tokens by less than this in 97 of 100 prompts."""
-_MOST = -1e-9
-"""A greater log-probability is taken for this one: some servers write 0 for a certain token."""
+FLOOR = 0.07
+"""Differences of log-probabilities up to this root mean square are no evidence at first. Restarts, batches and caches of prefixes move
+logits by up to 0.06, and so likely tokens by 0.05 (root mean square) where all of that is uniform."""
+LEAST_FLOOR = 0.008
+"""The least that it can become, of a server whose noise is known. Kernels for one token and for several differ by 0.003 with weights of 16
+bits and 0.01 of precision, measured on llama.cpp."""
+_NIGHTS = 3
+"""Days with a look, after the first one, from which on the noise of a server is known."""
+_MOST_REFERENCE = 4
+"""Answers to a question in the reference, if they have log-probabilities: of the first two looks."""
+_TIMES_NOISE = 2
+"""Times the greatest noise that was seen, up to which a difference is no evidence."""
+_STEPS = (0.5, 0.25, 0.125, 0.1, 0.0625, 0.05, 0.03125)
+"""Steps of log-probabilities of servers that round them, or whose logits have 8 bits of precision."""
+_REST = 0.01
+"""Probability that is added to what a list leaves for other tokens, because rounded ones have another sum."""
 _TIES_OF_TEXTS, _TIES_OF_LOGPROBS = 0.25, 0.05
 """Share of questions whose answers an unchanged server may give in another way after a restart. Between logits that differ by rounding, a
 greedy text takes the other way; measured on a model of 135M parameters, whose texts have more such ties than those of larger models."""
@@ -46,56 +51,12 @@ _TIES_OF_NOISY_TEXTS = 0.5
 """The same share, of texts with an allowance."""
 _GRID = 1000
 """Steps of a difference by 1, to which statistics are rounded."""
-MOST_TOKENS = 12
-"""Tokens of an answer. Longer greedy texts differ between runs of an unchanged server more often."""
-VERSION = 1
-"""Version of the calls of canaries and of how their answers are read. Raise it if these change: the earlier answers, which would differ
-for that reason, are then no reference. Epochs go on."""
-PROMPTS = (
-    "The capital of Portugal is",
-    "17 + 26 =",
-    "def is_even(n):\n    return",
-    "La capitale de l'Italie est",
-    "Monday, Tuesday, Wednesday,",
-    "The chemical symbol of silver is",
-    "A train travels 60 km in 45 minutes. In one hour it travels",
-    "for (int i = 0; i <",
-    "Der Hund lief über die",
-    "Shopping list:\n- bread\n- milk\n-",
-    "Water boils at sea level at a temperature of",
-    "9 * 8 =",
-    "SELECT name FROM users WHERE",
-    "El color del cielo es",
-    "Once there was a fox who",
-    "The planet with the most moons is",
-    "1, 1, 2, 3, 5, 8, 13,",
-    "<html>\n<head>\n<title>",
-    "日本の首都は",
-    "Dear Sir or Madam,\nI am writing to",
-    "The author of War and Peace is",
-    "The square root of 144 is",
-    '{"name": "Anna", "age": 31, "city": "',
-    "Столица России —",
-)
-"""Facts, arithmetic, code, other languages, lists and prose in turn, so that the first of them are of all kinds."""
 _TABLE = "endpoint_states"
 _COLUMNS = ("looked_at", "epoch", "outcome", "answers")
 ALLOWED = "allowed"
 """The outcome of a look whose answers differ by what may be noise between restarts."""
 _MOST_NOISE = 0.3
 """The greatest difference that is taken for noise between restarts. Models that are not of one family differ by more."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """An answer to a question: its text, and the tokens with their log-probabilities if the server gives them."""
-
-    text: str
-    is_cut: bool = False
-    """Whether the text ends because it may not be longer."""
-    tokens: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    """Natural logarithms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +68,8 @@ class Compared:
     """Two at least, so that what asking twice differs by is known."""
     allowance: float = 0.0
     """A difference up to this is no evidence. 0 if no noise between the times is known."""
+    floor: float = FLOOR
+    """The same, of log-probabilities."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +120,7 @@ def find_change(questions: Sequence[Compared]) -> Change:
         excesses = []
         for between, within in _relabelled(each):
             if has_logprobs:  # variances add up, so that mean squares are compared
-                excess = math.sqrt(max(0.0, between - within - max(FLOOR, each.allowance) ** 2))
+                excess = math.sqrt(max(0.0, between - within - max(each.floor, each.allowance) ** 2))
             else:
                 excess = max(0.0, between - within - each.allowance)
             excesses.append(round(_GRID * excess))
@@ -201,69 +164,31 @@ def _has_logprobs(each: Compared) -> bool:
 def _distance(a: Answer, b: Answer, *, has_logprobs: bool) -> float:
     """The distance of two answers, 1 at most. It is 0 or 1 for texts.
 
-    For log-probabilities it is the mean square of the moves, up to the first token that is not the same.
+    For log-probabilities it is the mean square of their moves. A token that one list lacks has moved at least from its value to the
+    greatest one that it may have there.
     """
     if not has_logprobs:
         is_beginning = (a.is_cut and b.text.startswith(a.text)) or (b.is_cut and a.text.startswith(b.text))
         return 0.0 if is_beginning else float(a.text != b.text)
-    moves: list[float] = []
-    for token, other, first, second in zip(a.tokens, b.tokens, a.logprobs, b.logprobs, strict=False):
-        if token != other:
-            moves.append(max(abs(first - second), _least_move(second, first), _least_move(first, second)))
-            break
-        moves.append(abs(first - second))
-    return min(1.0, sum([move * move for move in moves]) / len(moves))
+    first, second = dict(zip(a.tokens, a.logprobs, strict=True)), dict(zip(b.tokens, b.logprobs, strict=True))
+    moves = [value - second[token] for token, value in first.items() if token in second]
+    for values, others in ((first, second), (second, first)):
+        most = min(min(others.values()), math.log(max(0.0, 1 - math.fsum(map(math.exp, others.values()))) + _REST))
+        moves += [value - most for token, value in values.items() if token not in others and value > most]
+    return min(1.0, math.fsum(move * move for move in moves) / len(moves)) if moves else 0.0
 
 
-def _least_move(value: float, best: float) -> float:
-    """The least by which a token moved that is the most probable now, where another one had the log-probability `best` before."""
-    return value - math.log1p(-math.exp(min(best, _MOST)))
+def noise_of(questions: Sequence[Compared]) -> float:
+    """The root mean square by which log-probabilities differ between two times of an unchanged server, or within them."""
+    squares = [max(_relabelled(each)[0]) for each in questions if _has_logprobs(each)]
+    return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
 
 
-def canaries_by_name(count: int) -> dict[str, str]:
-    """The names of the first canaries. A name is the prompt; from the second version of the canaries on, it also has the version."""
-    return {prompt if VERSION == 1 else f"{prompt} (version {VERSION})": prompt for prompt in PROMPTS[:count]}
-
-
-def is_chat(config: OpenAIModel) -> bool:
-    """Whether canaries are sent as messages: if the conversations of requests are."""
-    return config.prompt_format == "chat" and config.send == "messages"
-
-
-def canary_call(prompt: str, config: OpenAIModel, *, with_logprobs: bool) -> Call:
-    """The call for an answer to a canary."""
-    settings = GenerationSettings(max_tokens=MOST_TOKENS, temperature=config.generation.temperature)
-    messages = (Message(Role.USER, prompt),) if is_chat(config) else None
-    call = text_calls(Request(request_id="canary", prompt=prompt, messages=messages, generation=settings), config)[0]
-    wanted: dict[str, object] = {"logprobs": True if call.path == CHAT else 1} if with_logprobs else {}
-    return Call(
-        path=call.path, body=without_nulls({**wanted, **call.body}, config), read=partial(read_answer, reasons=config.finish_reasons)
-    )
-
-
-def read_answer(choice: Choice, reasons: Mapping[str, Ending]) -> Answer:
-    """The answer in a choice, with its reasoning.
-
-    Raises:
-        BadAnswerError: It has no text.
-    """
-    found = TextReader(reasons=reasons)(choice)
-    text = (found.reasoning or "") + found.text
-    if not text:
-        raise BadAnswerError("the answer is empty, which shows nothing about the model", helps_to_retry=False)
-    try:
-        tokens = read_token_logprobs(choice)
-    except BadAnswerError:
-        tokens = []
-    values = [token.logprob for token in tokens]
-    known: Sequence[float] = [value for value in values if value is not None]
-    has_all = len(known) == len(values)
-    return Answer(
-        text=text,
-        is_cut=found.finish_reason == "length",
-        tokens=tuple(token.token for token in tokens) if has_all else (),
-        logprobs=tuple(known) if has_all else (),
-    )
+def step_of(answers: Iterable[Answer]) -> float:
+    """The step of which all differences of log-probabilities at one place are multiples; 0 if there is none, or a small one."""
+    values = [value - max(each.logprobs) for each in answers if each.logprobs for value in each.logprobs]
+    is_one = (step for step in _STEPS if any(values) and all(abs(value / step - round(value / step)) < _REST for value in values))
+    return next(is_one, 0.0)
 
 
 Answers = Mapping[str, tuple[Answer, ...]]
@@ -278,7 +203,7 @@ class Epoch:
     began_at: str = ""
     """When its first look was made: ISO 8601, UTC; empty before the first look."""
     reference: Answers = field(default_factory=dict)
-    """The first answer to each canary in the epoch."""
+    """The first answers to each canary in the epoch."""
     looked_at: str = ""
     """The time of the newest look. ISO 8601, UTC."""
     opened_by: Mapping[str, float] = field(default_factory=dict)
@@ -287,6 +212,10 @@ class Epoch:
     """The reference of the epoch before."""
     allowed: Answers = field(default_factory=dict)
     """The answers of the newest look, where only the allowance kept it from beginning an epoch."""
+    nights: int = 0
+    """Days on which a look compared log-probabilities with the reference and found no change."""
+    noise: float = 0.0
+    """The greatest noise of these looks, as `noise_of` gives it."""
 
     def mark(self) -> list[int | str] | int:
         """The part of the epoch in a model's version. After a loss of all records, an equal number has another time."""
@@ -297,16 +226,32 @@ class Epoch:
         opened_by = _moves(self.reference, answers)
         return Epoch(number=self.number + 1, began_at=at, looked_at=at, reference=answers, opened_by=opened_by, earlier=self.reference)
 
-    def after(self, answers: Answers, at: str, *, is_allowed: bool = False) -> "Epoch":
-        """The epoch after a look that found no change. Canaries without a reference get one."""
+    def after(self, answers: Answers, at: str, *, is_allowed: bool = False, is_quiet: bool = True) -> "Epoch":
+        """The epoch after a look that began none. Canaries without a reference get one. If it `is_quiet`, its differences are noise."""
+        likely = [name for name in answers if name in self.reference and asks_for_likely_tokens(name)]
+        pairs = [Compared(before=self.reference[name], after=answers[name]) for name in likely]
+        shows_noise = is_quiet and not is_allowed and any(map(_has_logprobs, pairs))
+        reference = {**answers, **self.reference}
+        if shows_noise:  # more of them make the permutation test finer, and the noise between nights a part of theirs
+            both = {name: (*self.reference[name], *answers[name]) for name in likely}
+            reference |= {
+                name: found for name, found in both.items() if len(found) <= _MOST_REFERENCE and all(one.logprobs for one in found)
+            }
         return replace(
             self,
             began_at=self.began_at or at,
             looked_at=at,
-            reference={**answers, **self.reference},
+            reference=reference,
             opened_by={} if _is_closer(_moves(self.reference, answers), self.opened_by) else self.opened_by,
             allowed=answers if is_allowed else {},
+            nights=self.nights + (shows_noise and at[:10] != self.looked_at[:10]),
+            noise=max(self.noise, noise_of(pairs)) if shows_noise else self.noise,
         )
+
+    @property
+    def floor(self) -> float:
+        """The root mean square up to which differences of log-probabilities are no evidence."""
+        return FLOOR if self.nights < _NIGHTS else min(FLOOR, max(LEAST_FLOOR, _TIMES_NOISE * self.noise))
 
     def allowance(self, prompt: str) -> float:
         """The difference of a canary that does not show a change.
@@ -322,6 +267,8 @@ class Epoch:
         Answers that were seen before are not noise between restarts, which is another each time: the server went back to the model of the
         epoch before, or it answers as in the look before. They have no allowance.
         """
+        step = step_of(answer for each in pairs for answer in (*each.before, *each.after))
+        pairs = [replace(each, floor=max(self.floor, step / 2)) for each in pairs]
         change = find_change(pairs)
         if change.is_significant or not self.opened_by:
             return change, False
@@ -359,7 +306,7 @@ class EpochFile:
             if row["epoch"] > epoch.number:
                 epoch = replace(epoch, number=row["epoch"] - 1).next(answers, at)
             else:
-                epoch = epoch.after(answers, at, is_allowed=row["outcome"] == ALLOWED)
+                epoch = epoch.after(answers, at, is_allowed=row["outcome"] == ALLOWED, is_quiet=row["outcome"] != "different")
         return epoch
 
     def write(self, epoch: Epoch, rows: Sequence[EndpointStateRow], run_id: str) -> None:

@@ -39,6 +39,10 @@ _ID_MARK = "token_id:"
 _LEAST, _MOST = -1_000.0, 0.01
 """Bounds of a log-probability. Below them is a mark, such as -9999 for a token that is not among the likely ones. A rounding error may lie
 a little above 0."""
+_UNLIKELY = -100.0
+"""A likely token has a greater log-probability."""
+_MOST_BESIDE_CERTAIN = 0.1
+"""Bound of the probability of all tokens beside a certain one, whose logarithm may be rounded to 0."""
 _MANY = 5
 """Tokens that do not all have the same log-probability."""
 _CERTAIN = -0.1
@@ -253,6 +257,45 @@ def read_token_logprobs(choice: Choice) -> list[TokenLogprob]:
         BadAnswerError: It has none, or some that cannot be: above 0, different ones for the same token, or tokens of which some have ids
             and others have not.
     """
+    tokens = _tokens(choice)
+    if len({each.token_id is None for each in tokens}) > 1:
+        named = sum(each.token_id is not None for each in tokens)
+        raise BadAnswerError(f"the server names the ids of {named} of {len(tokens)} tokens; expected all or none")
+    for each in tokens:
+        _require_possible(each)
+    values = [each.logprob for each in tokens if each.logprob is not None]
+    if len(values) >= _MANY and len(set(values)) == 1:  # no model gives one number to all tokens of a text
+        raise BadAnswerError(f"the server gave all {len(values)} tokens {values[0]:g} as their log-probability")
+    return tokens
+
+
+def read_likely_tokens(choice: Choice) -> dict[str, float]:
+    """The likely tokens at the first place of a choice, the most probable one first, with their log-probabilities (natural).
+
+    Without a list it is the token of the choice alone. Marks of impossible tokens are left out: -9999, and 0 beside other likely tokens.
+    So are parts of characters, which are all written alike.
+
+    Raises:
+        BadAnswerError: It has none, or some that cannot be: above 0, or two certain tokens.
+    """
+    for place in _tokens(choice)[:1]:
+        known = [(each.logprob, each.token) for each in place.best or (place,) if each.logprob is not None and each.logprob > _UNLIKELY]
+        others = [(value, token) for value, token in known if value != 0]
+        if math.fsum(math.exp(min(1.0, value)) for value, _ in others) > _MOST_BESIDE_CERTAIN:
+            known = others
+        if max(known, default=(0.0,))[0] > _MOST or sum(value > _CERTAIN for value, _ in known) > 1:
+            raise BadAnswerError(f"the server gave log-probabilities that cannot be: {cut(str(known))}")
+        found: dict[str, float] = {}
+        for value, token in sorted(known, reverse=True):
+            if _NO_CHARACTER not in token:
+                found.setdefault(token, min(0.0, value))
+        if found:
+            return found
+    raise BadAnswerError("the answer has no log-probabilities of tokens", kind="NoLogprobsError")
+
+
+def _tokens(choice: Choice) -> list[TokenLogprob]:
+    """The tokens of a choice as the server gave them. Raises `BadAnswerError` if it gave none, or in another form."""
     found = choice.logprobs
     if not isinstance(found, dict) or not isinstance(found.get("content", found.get("tokens")), list):
         raise BadAnswerError("the answer has no log-probabilities of tokens", kind="NoLogprobsError")
@@ -268,18 +311,9 @@ def read_token_logprobs(choice: Choice) -> list[TokenLogprob]:
             for token, logprob, others in zip(lists.tokens, lists.token_logprobs, best, strict=True):
                 top = [LogprobEntry(token=name, logprob=value) for name, value in (others or {}).items()]
                 entries.append(LogprobEntry(token=token, logprob=logprob, top_logprobs=top))
-        tokens = [_token(each) for each in entries]
+        return [_token(each) for each in entries]
     except ValueError as error:
         raise BadAnswerError(f"the log-probabilities have another form than expected ({error}): {cut(str(found))}") from None
-    if len({each.token_id is None for each in tokens}) > 1:
-        named = sum(each.token_id is not None for each in tokens)
-        raise BadAnswerError(f"the server names the ids of {named} of {len(tokens)} tokens; expected all or none")
-    for each in tokens:
-        _require_possible(each)
-    values = [each.logprob for each in tokens if each.logprob is not None]
-    if len(values) >= _MANY and len(set(values)) == 1:  # no model gives one number to all tokens of a text
-        raise BadAnswerError(f"the server gave all {len(values)} tokens {values[0]:g} as their log-probability")
-    return tokens
 
 
 def _token(found: LogprobEntry) -> TokenLogprob:

@@ -127,7 +127,7 @@ def test_another_model_is_refused_by_name(first: Stub, second: Stub, tmp_path: P
         answers(handle)
     refused = [line for line in notes.lines if "is refused" in line]
     assert len(refused) == 2
-    assert f"served: the server at {second.base_url} is refused: its answers differ: 2" in refused[0]
+    assert f"served: the server at {second.base_url} is refused: its answers differ: 1" in refused[0]
     assert f"served: the server at {third.base_url} is refused: Model 'served': the server at {third.base_url} has no model" in refused[1]
     asked = {each["body"]["prompt"] for each in second.requests()}
     assert asked.isdisjoint({request.prompt for request in requests()})
