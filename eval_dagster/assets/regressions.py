@@ -93,13 +93,15 @@ def result_metadata(results: Sequence[GateResult]) -> dict[str, RawMetadataValue
     """A line for each suite, the number of results by verdict, and tables of the red results and of those that were not judged."""
     rows = [row for result in results for row in result.regressions]
     regressed, gaps = [row for row in rows if row.is_red], [row for row in rows if row.is_gap]
-    verdicts = Counter(row.verdict for row in rows)
+    drifting, verdicts = [row for row in rows if row.is_drifting], Counter(row.verdict for row in rows)
     return {
         "summary": visible("\n".join(f"{result.suite}: {verdict_line(result)}" for result in results)) or "evals.yaml has no suite",
         "outcome": "\n".join(f"{result.suite}: {result.outcome.value}" for result in results),
         **({"regressed": table_metadata([_shown(row) for row in regressed])} if regressed else {}),
         **({"not_judged": table_metadata([_shown(row) for row in gaps])} if gaps else {}),
         **{f"n_{verdict.name.lower()}": verdicts[verdict] for verdict in Verdict},
+        **({"drift": "\n".join(f"{row.eval}|{row.model}: {row.drifts}" for row in drifting)} if drifting else {}),
+        "n_drifting": len(drifting),
         "n_proven_not_worse": sum(bool(row.is_proven) for row in rows),
         "judged_at": "\n".join(f"{result.suite}: {result.judged_at.isoformat(timespec='seconds')}" for result in results),
     }

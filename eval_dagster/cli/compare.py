@@ -14,7 +14,7 @@ from eval_dagster.cli.options import Evals, RowFormat
 from eval_dagster.cli.tables import Format, print_rows, print_screenful
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.error_rates import asked_samples, n_lost
-from eval_dagster.gate.proof import NO_MARGIN, OF_ALL_SAMPLES, default_margin
+from eval_dagster.gate.proof import proof_of_pair
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict
@@ -22,7 +22,7 @@ from eval_dagster.results.comparison import MetricComparison, ScoreChanges, caus
 from eval_dagster.results.materializations import Materialization, MaterializationName, overall
 from eval_dagster.results.trust import part_words
 from eval_dagster.stages.looks import NOT_ASKED
-from eval_dagster.statistics.noninferiority import NotWorse, not_worse
+from eval_dagster.statistics.noninferiority import NotWorse
 from eval_dagster.statistics.paired import ALPHA, Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 from eval_dagster.texts.figures import interval, number, p_value
@@ -36,7 +36,6 @@ _FIELDS = (
     *("p_adjusted", "margin", "margin_p_value", "unproven_reason", "verdict", "causes", "a_n_not_asked", "b_n_not_asked"),
 )
 """The columns of the formats for programs."""
-_STOPPED = "a result stopped early: its answers decided when, which this test does not know"
 _STYLES = {Verdict.REGRESSED: "red", Verdict.IMPROVED: "green", Verdict.NOT_WORSE: "green"}
 _PROMPT_END = 160
 """Characters of a prompt's end that are shown, since the question is there."""
@@ -149,15 +148,16 @@ def compare(
 
 def _proof(project: Project, each: MetricComparison, margin: float | None) -> NotWorse:
     """The test that a is not worse than b."""
-    found, name = each.comparison, each.metric.partition("/")[0]
-    is_share = any(name == metric.NAME and metric.IS_PROPORTION for metric in project.task(each.a.eval_name).METRICS)
-    n_samples = len(asked_samples(each.a, each.metric)[0]) + _n_not_asked(each.a)
-    fall = margin or default_margin(found, is_share=is_share, n_samples=n_samples)
-    if fall is None:
-        return NotWorse(margin=None, p_value=None, reason=OF_ALL_SAMPLES if found.heaviest is None else NO_MARGIN)
-    if _n_not_asked(each.a) or _n_not_asked(each.b):
-        return NotWorse(margin=fall, p_value=None, reason=_STOPPED)
-    return not_worse(found, margin=fall, higher_is_better=each.higher_is_better, n_lost=n_lost(each.a, each.b, each.metric))
+    name = each.metric.partition("/")[0]
+    return proof_of_pair(
+        each.comparison,
+        margin=margin,
+        is_share=any(name == metric.NAME and metric.IS_PROPORTION for metric in project.task(each.a.eval_name).METRICS),
+        higher_is_better=each.higher_is_better,
+        n_samples=len(asked_samples(each.a, each.metric)[0]) + _n_not_asked(each.a),
+        n_lost=n_lost(each.a, each.b, each.metric),
+        is_part=bool(_n_not_asked(each.a) or _n_not_asked(each.b)),
+    )
 
 
 def _n_not_asked(point: Materialization) -> int:

@@ -50,11 +50,12 @@ def print_samples(project: Project, suite: str, points: float, budget: Budget | 
         print_next((f"run --suite {suite}", "evaluates the suite once more, if something has changed"))
         return
     see = f"to see {points:g}"
-    columns = ("eval", "model", "samples", "flips", "sees", see, "margin", "to prove", "proven", "minutes", "dollars", "note")
+    columns = ("eval", "model", "samples", "flips", "sees", see, "cheapest", "margin", "to prove", "proven", "minutes", "dollars", "note")
     cells = [
         (
             *(row.eval, row.model, f"{row.samples:,}"),
             *("–" if row.flips is None else f"{row.flips:.1%}", number(row.sees), _count(row.to_see)),
+            "–" if row.cheapest is None else f"{row.cheapest.samples:,} × {row.cheapest.texts} texts",
             *("–" if row.margin is None else f"{row.margin:g}", _count(row.to_prove)),
             "–" if row.proves is None else f"{row.proves:.0%}",
             "–" if row.seconds is None or row.to_see is None else f"{row.seconds * row.to_see / 60:,.1f}",
@@ -63,7 +64,7 @@ def print_samples(project: Project, suite: str, points: float, budget: Budget | 
         )
         for row in known
     ]
-    print_screenful(f"{suite}: what it can see", columns, cells, right=columns[2:11], choices="--suite")
+    print_screenful(f"{suite}: what it can see", columns, cells, right=columns[2:12], choices="--suite")
     pairs = sum(row.pairs for row in known)
     out.print(
         f"Flips are of {pairs} pairs of successive states. 'sees' is the smallest fall that the last comparison would have seen in 8 of 10 "
@@ -72,6 +73,12 @@ def print_samples(project: Project, suite: str, points: float, budget: Budget | 
         "'proven' how often the samples that there are do.",
         soft_wrap=True,
     )
+    if any(row.cheapest for row in known):
+        out.print(
+            "'cheapest' sees the same fall with more texts of fewer prompts (`num_samples`), at a temperature above 0; all nights that are "
+            "compared need as many.",
+            soft_wrap=True,
+        )
     if budget is not None:
         _print_limits(known, level, budget)
     print_next((f"run --suite {suite}", "evaluates and judges the suite"), ("sql regressions", "what each comparison found"))
@@ -88,12 +95,15 @@ def _print_limits(rows: Sequence[Planned], level: float, budget: Budget) -> None
         )
         return
     fall, limits = found
-    whole = {row.eval for row in rows if row.most is not None and limits.get(row.eval, 0) >= row.most}
-    limited = {name: limit for name, limit in limits.items() if name not in whole}
+    texts = {row.eval: row.texts for row in rows}
+    whole = {row.eval for row in rows if row.most is not None and row.eval in limits and limits[row.eval].samples >= row.most}
+    limited = {name: asked for name, asked in limits.items() if name not in whole or asked.texts != texts[name]}
     if limited:
         out.print(f"Within {budget.text} a night, these limits see a fall of {100 * fall:.1f} points:", soft_wrap=True)
-    for name, limit in limited.items():
-        out.print(f"  {name}: {{limit: {limit}}}", highlight=False, markup=False)
+    for name, asked in limited.items():
+        settings = [f"limit: {asked.samples}"] if name not in whole else []
+        settings += [f"num_samples: {asked.texts}"] if asked.texts != texts[name] else []
+        out.print(f"  {name}: {{{', '.join(settings)}}}", highlight=False, markup=False)
     if whole:
         out.print(
             f"All samples of {', '.join(sorted(whole))} are asked within {budget.text}; what they see is in the table.", soft_wrap=True
@@ -105,6 +115,10 @@ def _print_limits(rows: Sequence[Planned], level: float, budget: Budget) -> None
 def _notes(row: Planned) -> Iterator[str]:
     if row.is_at_ceiling:
         yield "at the ceiling"
+    if row.is_noise:
+        yield "pure noise"
+    if row.pooled > 1:
+        yield f"pool of {row.pooled:.3g}"
     if row.most is not None and row.to_see is not None and row.to_see > row.most:
         yield f"has {row.most:,} samples"
 

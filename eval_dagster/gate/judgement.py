@@ -12,6 +12,7 @@ from itertools import product
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError, UsageError
 from eval_dagster.gate.decision import Finding, decide, has_test
+from eval_dagster.gate.drift import with_drift
 from eval_dagster.gate.partition import Partition
 from eval_dagster.gate.pooling import Pooling
 from eval_dagster.gate.proof import supporting_p_value
@@ -129,6 +130,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     pooling = Pooling(project, suite, standings)
     level = night_level(settings, standings, baseline, judged_at)
     findings: list[Finding] = []
+    partitions: dict[tuple[str, str], Partition] = {}
     looks: list[Look] = []
     warnings: list[str] = []
     for key in product(evals, models):
@@ -140,6 +142,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
             warnings.append(f"{partition_key(*key)} was not evaluated: {deleted}")
             continue
         findings += _guarded(partition, attempts)
+        partitions[key] = partition
         try:
             metrics = project.task(partition.eval_name).METRICS
             looks += list(find_looks(partition.points, metrics, alpha=settings.gate.alpha, known=known))
@@ -156,7 +159,9 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     for row in decide(findings, level=level):
         # Only unconfirmed rows examine the model, because libraries load slowly.
         is_fixed = row.confirmation == "unconfirmed" and not answers_vary(project, row.model)
-        rows.append(replace(row, confirmation=None, fall_level=None) if is_fixed else row)
+        row = replace(row, confirmation=None, fall_level=None) if is_fixed else row
+        rows.append(with_drift(row, partitions[row.eval, row.model], len(findings)))
+    warnings += [f"{partition_key(row.eval, row.model)}: {row.drifts}" for row in rows if row.drifts]
     return GateResult(
         suite=suite,
         judged_at=judged_at,

@@ -4,6 +4,7 @@ States of one model that was asked the same differ by chance alone, so the mean 
 that a result is not worse then takes fewer samples. A red verdict is about one state.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -108,6 +109,31 @@ class Pooling:
             ]
         except LakeError:  # a file of an earlier state is damaged
             return compared
+
+    def size(self, points: Sequence[Materialization], metric: str) -> float:
+        """States that are together the baseline of the proof of the next result, if the newest that passed is its baseline.
+
+        States with the same scores are one set of draws, so they count by the inverse of the sum of the squared shares of all sets.
+        1 without a pool.
+
+        Args:
+            points: All materializations of an eval for a model, the oldest first.
+            metric: Name of the metric.
+        """
+        if self.project.suite(self.suite).gate.pool == 1 or not points:
+            return 1.0
+        standing = self.standings.of((points[-1].eval_name, points[-1].model), metric)
+        since, until = standing.anchor_at, standing.baseline_at
+        known = [
+            each for each in points if (until is None or each.materialized_at <= until) and (since is None or each.materialized_at >= since)
+        ]
+        if not known or metric not in overall(known[-1]):
+            return 1.0
+        pool = self._pool(known[-1], reversed(known), metric)
+        if not isinstance(pool, Pool):
+            return 1.0
+        counts = Counter(each.scores_version for each in pool.states)
+        return len(pool.states) ** 2 / sum(count**2 for count in counts.values())
 
     def _pool(self, state: Materialization, others: Iterable[Materialization], metric: str) -> Materialization:
         """The pool of a state and those that follow it in `others`, up to the first of another version. The state if none is like it."""

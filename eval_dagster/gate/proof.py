@@ -16,6 +16,7 @@ NO_MARGIN = "no margin set, since the metric has no range of values; set one"
 """The reason of a metric of single samples that has no default margin."""
 OF_ALL_SAMPLES = "no margin set: it is a metric of all samples together, about which nothing can be proven"
 """The reason of metrics such as BLEU."""
+_STOPPED = "a result stopped early: its answers decided when, which this test does not know"
 Against = Literal["baseline", "anchor"]
 Critical = Literal["all"] | tuple[str, ...]
 """The evals of a suite that must each be proven."""
@@ -73,6 +74,28 @@ def default_margin(found: Comparison, *, is_share: bool, n_samples: int) -> floa
     if is_share:
         return SHARE if n_samples < MANY else SHARE_OF_MANY
     return None if found.width is None else SHARE_OF_RANGE * found.width
+
+
+def proof_of_pair(
+    found: Comparison, *, margin: float | None, is_share: bool, higher_is_better: bool, n_samples: int, n_lost: int, is_part: bool
+) -> NotWorse:
+    """The test that one of two results is not worse than the other, outside of a suite.
+
+    Args:
+        found: The result as a, the other one as b.
+        margin: The fall that matters, in the metric's unit. None: `default_margin`.
+        is_share: Whether the metric is a share of right answers.
+        higher_is_better: Whether a fall is a negative difference.
+        n_samples: Samples that a has, or would have if it had not stopped early.
+        n_lost: Samples with a value in b that are errors in a.
+        is_part: Whether one of them stopped early.
+    """
+    fall = margin or default_margin(found, is_share=is_share, n_samples=n_samples)
+    if fall is None:
+        return NotWorse(margin=None, p_value=None, reason=OF_ALL_SAMPLES if found.heaviest is None else NO_MARGIN)
+    if is_part:
+        return NotWorse(margin=fall, p_value=None, reason=_STOPPED)
+    return not_worse(found, margin=fall, higher_is_better=higher_is_better, n_lost=n_lost)
 
 
 def is_proven(row: Regression) -> bool | None:

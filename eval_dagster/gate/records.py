@@ -165,6 +165,11 @@ class GateResult:
         return [row for row in self.regressions if row.is_refuted]
 
     @property
+    def drifting(self) -> list[Regression]:
+        """The rows that are not red and fall slowly. They pass, with a warning."""
+        return [row for row in self.regressions if row.is_drifting]
+
+    @property
     def is_green(self) -> bool:
         """Whether nothing is red, and everything that the suite requires was judged or has its first result."""
         return self.outcome in (Outcome.PASSED, Outcome.FIRST)

@@ -35,7 +35,7 @@ def tone(result: GateResult) -> Tone:
         return Tone.BAD if result.is_failed else Tone.WARNING
     if result.outcome is Outcome.FIRST:
         return Tone.UNKNOWN
-    return Tone.WARNING if result.gaps or result.with_verdict(Verdict.ACCEPTED_GAP) else Tone.GOOD
+    return Tone.WARNING if result.gaps or result.drifting or result.with_verdict(Verdict.ACCEPTED_GAP) else Tone.GOOD
 
 
 def verdict_line(result: GateResult) -> str:
@@ -137,7 +137,9 @@ def _others(result: GateResult) -> list[str]:
     unasked = sum(row.n_not_asked or 0 for row in stopped)
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
     allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
+    drifting = [f"{row.eval} on {row.model} ({row.drifts})" for row in result.drifting]
     return [
+        *([f"{counted(len(drifting), 'slow fall')}: {_listed(drifting)}"] if drifting else []),
         *([f"{counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
         *([f"{improved} improved"] if improved else []),
         *([counted(first, "first result")] if first else []),

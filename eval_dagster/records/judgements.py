@@ -138,6 +138,18 @@ class Regression:
     """Two-sided p-value of the drift."""
     drift_p_adjusted: float | None = None
     """P-value of the drift after Holm's correction for all comparisons of the suite, including the comparisons with baselines."""
+    drift_e_value: float | None = None
+    """The largest evidence of a slow fall since the anchor, from all states since then; 1 at first. If nothing changes, it ever reaches x
+    with at most the probability 1 / x. Null without an anchor, for metrics of all samples together, and in rows of earlier releases.
+    """
+    drift_e_limit: float | None = None
+    """The evidence from which a drift is a warning: the number of the suite's results divided by 0.05."""
+    drift_since: datetime | None = None
+    """Time of the state after which the fall began, by the bet that won most. Null if `drift_e_value` is."""
+    is_drifting: bool | None = None
+    """Whether a result that is not red falls slowly: `drift_e_value` has reached `drift_e_limit`, and it is worse than the anchor with a
+    p-value of at most 0.05. A warning; the result passes. Null if `drift_e_value` is.
+    """
     verdict: Verdict
     """`regressed`, `errors`, `improved`, `not worse (proven)`, `no change seen`, `first result`, `accepted gap`, `not comparable` or `not
     evaluated`. The last two do not pass.
@@ -212,9 +224,20 @@ class Regression:
         return f"stopped early, {self.n_not_asked:,} samples not asked: {self.stop_reason}" if self.n_not_asked else None
 
     @property
+    def drifts(self) -> str | None:
+        """The warning of a slow fall. None if there is none."""
+        if not self.is_drifting:
+            return None
+        before, fall = (self.baseline_value, self.difference) if self.drift is None else (self.anchor_value, self.drift)
+        values = f"{_figure(before)} → {_figure((before or 0.0) + (fall or 0.0))}"
+        return (
+            f"drift since {self.drift_since:%Y-%m-%d %H:%M} UTC: {values}, evidence {self.drift_e_value:,.0f} of {self.drift_e_limit:,.0f}"
+        )
+
+    @property
     def remarks(self) -> tuple[str, ...]:
-        """The texts that belong beside the verdict: the marks, the early stop, and the reason."""
-        return (*self.marks, *(said for said in (self.stopped, self.reason) if said))
+        """The texts that belong beside the verdict: the marks, the early stop, a drift, and the reason."""
+        return (*self.marks, *(said for said in (self.stopped, self.drifts, self.reason) if said))
 
     @property
     def is_gap(self) -> bool:

@@ -30,9 +30,41 @@ def samples_to_see(fall: float, *, flips: float, level: float) -> int | None:
     return _fewest(lambda n: power_of_mcnemar(n, min(1.0, flips + fall), fall, level) >= POWER)
 
 
-def samples_to_see_mean(fall: float, *, deviation: float, level: float) -> int | None:
-    """The same for the mean of other scores, by the paired t test. `deviation` is the standard deviation of a sample's difference."""
-    return _fewest(lambda n: n > 1 and detectable(deviation / math.sqrt(n), n - 1, level) <= fall)
+def samples_to_see_mean(fall: float, *, deviation: float, level: float, loss: float = 0.0) -> int | None:
+    """The same for the mean of other scores, by the paired t test.
+
+    If a fall takes whole right answers, it adds to the variance, too. A night with more of them has a lower mean and a larger error bar,
+    so that t has the variance 1 - loss / v + (loss / v) (1 - loss / (2 v))^2 for the whole variance v.
+
+    Args:
+        fall: The fall, in the unit of the scores.
+        deviation: Standard deviation of a sample's difference without the fall.
+        level: Two-sided level of significance.
+        loss: Variance that the fall adds to a sample's difference: `variance_of_loss`.
+    """
+    variance = deviation**2 + loss
+    if not variance:
+        return None
+    part = loss / variance
+    spread = float(scipy.special.ndtri(POWER)) * math.sqrt(1 - part + part * (1 - part / 2) ** 2)
+
+    def is_enough(n: int) -> bool:
+        if not loss:
+            return n > 1 and detectable(deviation / math.sqrt(n), n - 1, level) <= fall
+        return n > 1 and fall * math.sqrt(n / variance) >= float(scipy.special.stdtrit(n - 1, 1 - level / 2)) + spread
+
+    return _fewest(is_enough)
+
+
+def variance_of_loss(fall: float, *, right: float, chance: float) -> float:
+    """The variance that a fall adds to a sample's difference if fall / right of the samples are wrong from then on, whichever they are.
+
+    Args:
+        fall: The fall of a share of right answers.
+        right: The share before.
+        chance: V_pred, as in `variance_of_difference`. The mean square of the probability of a right answer is `right` - V_pred / 2.
+    """
+    return max(0.0, fall * (1 - chance / (2 * right)) - fall**2) if right > 0 else 0.0
 
 
 def samples_to_prove(margin: float, *, flips: float) -> int | None:
@@ -40,15 +72,54 @@ def samples_to_prove(margin: float, *, flips: float) -> int | None:
     return _fewest(lambda n: power_of_proof(n, margin=margin, flips=flips) >= POWER)
 
 
-def samples_to_prove_mean(margin: float, *, deviation: float, width: float) -> int:
-    """The same for the mean of other scores with a range.
+def samples_to_prove_mean(margin: float, *, deviation: float, width: float) -> int | None:
+    """The same for the mean of other scores with a range, and for shares of which several states or texts have the mean."""
+    return _fewest(lambda n: power_of_proof_of_mean(n, margin=margin, deviation=deviation, width=width) >= POWER)
 
-    The score z of `noninferiority.not_worse` is above its critical value c with the probability 0.8 if n is at least
-    ((c sqrt(s^2 + margin width) + z(0.8) s) / margin)^2, s being the deviation.
+
+def power_of_proof_of_mean(n: int, *, margin: float, deviation: float, width: float) -> float:
+    """The probability that `n` samples prove that a mean has not fallen by `margin`, if it has not.
+
+    The score z of `noninferiority.not_worse` is at least its critical value c if the mean of the differences is at least r - margin. r is
+    the larger root of r^2 = c^2 (s^2 + r width) / n, with the standard deviation s.
+
+    Args:
+        n: Samples.
+        margin: The fall that is refuted, in the unit of the scores.
+        deviation: Standard deviation of a sample's difference.
+        width: The largest minus the least value of a sample.
     """
-    critical, power = (float(scipy.special.ndtri(share)) for share in (1 - LEVEL, POWER))
-    needed = ((critical * math.sqrt(deviation**2 + margin * width) + power * deviation) / margin) ** 2
-    return max(math.ceil(needed), fewest_samples(margin / width))
+    if n < max(2, fewest_samples(margin / width)):
+        return 0.0
+    square = float(scipy.special.stdtrit(n - 1, 1 - LEVEL)) ** 2
+    root = (square * width + math.sqrt((square * width) ** 2 + 4 * n * square * deviation**2)) / (2 * n)
+    return float(scipy.special.ndtr((margin - root) * math.sqrt(n) / deviation)) if deviation else float(root <= margin)
+
+
+def variance_of_difference(lasting: float, chance: float, *, texts: int = 1, states: float = 1.0) -> float:
+    """The variance of a sample's difference between a result with several texts a prompt and the mean of several states with as many.
+
+    V_data + V_pred (1 / R + 1 / (R K)) / 2: after Wang (2025, arXiv:2512.21326), whose V_data + V_pred / R has one state, K = 1.
+
+    Args:
+        lasting: V_data, the variance over samples of the change of a sample's expected score.
+        chance: V_pred, the variance of the draws of both results with one text each: the mean of p_a (1 - p_a) + p_b (1 - p_b).
+        texts: R, texts of each prompt.
+        states: K, states whose mean is the baseline.
+    """
+    return lasting + chance * (1 / texts + 1 / (texts * states)) / 2
+
+
+def best_texts(lasting: float, chance: float, *, prompt: float, text: float) -> float:
+    """The number of texts a prompt that sees most for its price, where samples are plenty: sqrt(c_s V_pred / (c_r V_data)).
+
+    Args:
+        lasting: V_data.
+        chance: V_pred.
+        prompt: c_s, the price of a prompt.
+        text: c_r, the price of a text.
+    """
+    return math.sqrt(prompt * chance / (text * lasting)) if text * lasting > 0 else math.inf
 
 
 def power_of_proof(n: int, *, margin: float, flips: float, fall: float = 0.0) -> float:

@@ -38,6 +38,7 @@ _FIGURES = (
     *("value", "baseline_value", "stored_baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
     *("n_common", "n_only_value", "n_only_baseline", "n_new", "n_gone", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
     *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted", "margin", "margin_p_value", "margin_level"),
+    *("drift_e_value", "drift_e_limit"),
     *("n_not_asked", "look"),
     *("fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
 )

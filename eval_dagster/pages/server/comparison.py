@@ -11,14 +11,16 @@ import numpy as np
 
 import eval_dagster
 from eval_dagster import metrics
+from eval_dagster.gate.proof import proof_of_pair
 from eval_dagster.lake.catalog.catalog import CatalogState
 from eval_dagster.lake.tables.columns import MetricRow
-from eval_dagster.metrics.base import BaseMetric, known_bounds
+from eval_dagster.metrics.base import BaseMetric, is_between, known_bounds
 from eval_dagster.pages.report.evidence import Pill
 from eval_dagster.pages.server import charts
 from eval_dagster.pages.server.rendering import page
 from eval_dagster.pages.server.results import NotFoundError, Parameters, Result, find_result
 from eval_dagster.records.judgements import Verdict
+from eval_dagster.statistics.noninferiority import NotWorse
 from eval_dagster.statistics.paired import Comparison, compare_means
 from eval_dagster.statistics.verdicts import Case, judge_suite
 from eval_dagster.texts.figures import interval, number, p_equals
@@ -36,7 +38,18 @@ _PAIRS = """
 """In the memory of the session of this page."""
 _MOST_TESTS = 256
 """Most tests that are kept. Files of scores never change."""
-_tests: dict[tuple[object, ...], tuple[Comparison, Verdict]] = {}
+
+
+class Tested(NamedTuple):
+    """Two results, tested by the functions of `eval-dagster compare`."""
+
+    comparison: Comparison
+    verdict: Verdict
+    """The verdict about a."""
+    proof: NotWorse
+
+
+_tests: dict[tuple[object, ...], Tested] = {}
 
 
 class Cell(TypedDict):
@@ -131,7 +144,7 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> d
     summary: Summary = state.rows(_SUMMARY)[0]
     if not summary["n"]:
         return {"summary": summary, "metric": metric, "is_corpus": metric["aggregation"] == "corpus"}
-    test, judged = _tested(state, a, b, metric)
+    test, judged, proof = _tested(state, a, b, metric)
     is_binned = summary["distinct_pairs"] > _MOST_VALUES
     low, high = summary["low"], summary["high"]
     bins = {"low": low, "step": (high - low) / _BINS, "last": _BINS - 1}
@@ -149,6 +162,9 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> d
         f"{test.n_common:,} common samples" + (f" in {test.n_clusters:,} clusters" if test.n_clusters < test.n_common else ""),
         *([f"a difference of {number(test.min_detectable)} would have been seen"] if test.min_detectable is not None else []),
     ]
+    if proof.p_value is not None and metric["higher_is_better"] is not None:
+        said = f"proven not worse by {proof.margin:g}" if proof.is_proven else f"may be worse by {proof.margin:g}"
+        evidence.append(f"{said}: p {p_equals(proof.p_value)}")
     evidence += [f"{each.name}: {each.part}" for each in (a, b) if each.part is not None]
     figures = {"value": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
     most = max((abs(end) for end in figures.values() if end is not None), default=0.0) or 1.0
@@ -156,6 +172,8 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> d
     # The words and the mark show which of the two is better, not only the colour.
     if judged is Verdict.NOT_COMPARABLE:
         verdict = Pill(text="too few samples for a test", mark="?", tone="warning")
+    elif judged is Verdict.NOT_WORSE:
+        verdict = Pill(text=f"{a.model} is {Verdict.NOT_WORSE} than {b.model}", mark="✓", tone="good")
     elif judged is Verdict.NO_CHANGE_SEEN:
         verdict = Pill(text="no difference seen", mark="=", tone="unknown")
     elif metric["higher_is_better"] is None:
@@ -167,6 +185,7 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> d
     return {
         "summary": summary,
         "test": test,
+        "proof": proof,
         "verdict": verdict,
         "evidence": "; ".join(evidence),
         "bar": {**figures, "bar": {name: axis.place(value) for name, value in figures.items()}, "ticks": axis.ticks()},
@@ -199,8 +218,25 @@ _BINNED = """
 """
 
 
-def _tested(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> tuple[Comparison, Verdict]:
-    """The comparison of the common samples by the tests of `eval-dagster compare`, and the verdict about a."""
+_ASKED = """
+    with a as (
+        select sample_id, bool_or(error is not null) as is_error
+        from read_parquet($a)
+        where split_part(metric, '/', 1) = $name
+        group by sample_id
+    ),
+    b as (
+        select sample_id, bool_or(error is not null) as is_error
+        from read_parquet($b)
+        where split_part(metric, '/', 1) = $name
+        group by sample_id
+    )
+    select (select count(*) from a) as n, (select count(*) from a join b using (sample_id) where a.is_error and not b.is_error) as n_lost
+"""
+
+
+def _tested(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> Tested:
+    """The comparison of the common samples."""
     is_macro, is_higher_better = metric["aggregation"] == "macro", metric["higher_is_better"] is not False
     key = (*a.scores, *b.scores, metric["metric"], is_macro, is_higher_better)
     if key not in _tests:
@@ -213,11 +249,25 @@ def _tested(state: CatalogState, a: Result, b: Result, metric: MetricRow) -> tup
             del _tests[next(iter(_tests))]
         subjects = columns["subject"].tolist() if is_macro else None
         ends = [end(columns[side]) for side in ("a", "b") for end in (np.min, np.max)]
-        known = _built_in().get(metric["metric"].partition("/")[0])
-        bounds = None if known is None else known_bounds(known, [float(each) for each in ends])
+        name = metric["metric"].partition("/")[0]
+        known, low, high = _built_in().get(name), metric["bound_low"], metric["bound_high"]
+        bounds = None if low is None or high is None else (low, high)
+        if bounds is None or not all(is_between(float(end), bounds) for end in ends):
+            bounds = None if known is None else known_bounds(known, [float(each) for each in ends])
         found = compare_means(columns["a"], columns["b"], clusters=clusters, subjects=subjects, bounds=bounds)
         [judged] = judge_suite([Case(comparison=found, higher_is_better=is_higher_better)])
-        _tests[key] = found, judged.verdict
+        [asked] = state.rows(_ASKED, {"a": a.scores, "b": b.scores, "name": name})
+        proof = proof_of_pair(
+            found,
+            margin=None,
+            is_share=found.are_shares if known is None else known.IS_PROPORTION,
+            higher_is_better=is_higher_better,
+            n_samples=asked["n"] + (a.metric(None)["n_not_asked"] or 0),
+            n_lost=asked["n_lost"],
+            is_part=a.part is not None or b.part is not None,
+        )
+        is_not_worse = proof.is_proven and judged.verdict is Verdict.NO_CHANGE_SEEN and metric["higher_is_better"] is not None
+        _tests[key] = Tested(found, Verdict.NOT_WORSE if is_not_worse else judged.verdict, proof)
     return _tests[key]
 
 

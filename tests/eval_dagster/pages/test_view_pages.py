@@ -181,6 +181,8 @@ def test_two_models_are_compared_by_the_test_of_the_command(site: Site, monkeypa
     assert f"difference {row['difference']:+.3f}; 95 % interval {row['ci_low']:+.3f} to {row['ci_high']:+.3f}" in text
     assert f"by {row['test']}" in text
     assert f"{row['n_common']} common samples" in text
+    assert ("not worse (proven) than" in text) == (row["verdict"] == "not worse (proven)")
+    assert row["unproven_reason"] is None or row["unproven_reason"] in text
     assert f"a difference of {row['min_detectable']:.3f} would have been seen" in text
 
 

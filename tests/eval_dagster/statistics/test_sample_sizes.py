@@ -2,15 +2,21 @@
 
 import numpy as np
 import pytest
+import scipy.special
+from test_pooled_baselines import coins, graded, share_proven
 
 from eval_dagster.statistics.noninferiority import LEVEL, exact_p_value, not_worse
 from eval_dagster.statistics.paired import compare_means
 from eval_dagster.statistics.sample_sizes import (
+    best_texts,
     power_of_proof,
+    power_of_proof_of_mean,
     samples_to_prove,
     samples_to_prove_mean,
     samples_to_see,
     samples_to_see_mean,
+    variance_of_difference,
+    variance_of_loss,
 )
 from eval_dagster.statistics.significance import exact_mcnemar
 
@@ -65,3 +71,69 @@ def test_scores_with_a_range() -> None:
 
 def test_what_no_number_of_samples_sees() -> None:
     assert samples_to_see(1e-9, flips=0.1, level=0.05) is None
+
+
+@pytest.mark.parametrize(("flips", "states"), [(0.05, 2), (0.1, 8), (0.02, 4)])
+def test_a_quiet_night_is_proven_against_pooled_states_in_8_of_10(flips: float, states: int) -> None:
+    deviation = variance_of_difference(0.0, flips, states=states) ** 0.5
+    n = samples_to_prove_mean(0.03, deviation=deviation, width=1.0)
+    assert n is not None
+    for kind in (coins, graded):
+        samples = kind(flips)
+        assert share_proven(n, 0.03, states, samples, samples[0], nights=NIGHTS) == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [300, 1000])
+@pytest.mark.parametrize("flips", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize("states", [2, 8])
+def test_the_power_of_a_proof_against_pooled_states(n: int, flips: float, states: int) -> None:
+    samples = coins(flips)
+    power = power_of_proof_of_mean(n, margin=0.03, deviation=variance_of_difference(0.0, flips, states=states) ** 0.5, width=1.0)
+    assert power == pytest.approx(share_proven(n, 0.03, states, samples, samples[0], nights=NIGHTS), abs=0.05)
+    single = power_of_proof(n, margin=0.03, flips=flips)
+    assert power >= single - 0.01, "a pool proves more than one state"
+
+
+def nights_with_texts(n: int, texts: int, *, chance: float, lasting: float, fall: float, seed: int = 0) -> np.ndarray:
+    """Differences of shape (nights, n) between two states with so many texts a prompt.
+
+    Each sample is right with a probability that the second state has changed, and a share of the samples is lost for good.
+    """
+    rng = np.random.default_rng(seed)
+    kept, swing = np.sqrt(0.25 - chance / 2), np.sqrt(lasting)
+    ease = np.where(rng.random((NIGHTS, n)) < 0.8, 0.5 + kept, 0.5 - kept)
+    change = np.where(rng.random((NIGHTS, n)) < 0.5, swing, -swing)
+    later = np.clip(ease + change, 0, 1)
+    order = rng.random((NIGHTS, n)) >= fall / ease.mean()
+    return (rng.binomial(texts, later) * order - rng.binomial(texts, ease)) / texts
+
+
+@pytest.mark.parametrize("texts", [2, 4, 8])
+@pytest.mark.parametrize("chance", [0.02, 0.1, 0.3])
+def test_a_fall_is_seen_with_several_texts_in_8_of_10(texts: int, chance: float) -> None:
+    fall = 0.04
+    right = 0.5 + 0.6 * np.sqrt(0.25 - chance / 2)
+    deviation = variance_of_difference(0.0, chance, texts=texts) ** 0.5
+    loss = variance_of_loss(fall, right=right, chance=chance)
+    n = samples_to_see_mean(fall, deviation=deviation, level=LEVEL_OF_A_NIGHT, loss=loss)
+    assert n is not None
+    drawn = nights_with_texts(n, texts, chance=chance, lasting=0.0, fall=fall)
+    t = drawn.mean(axis=1) / (drawn.std(axis=1, ddof=1) / np.sqrt(n))
+    assert compare_means(drawn[0], np.zeros(n)).p_value == pytest.approx(2 * scipy.special.stdtr(n - 1, -abs(t[0])))
+    assert (2 * scipy.special.stdtr(n - 1, t) <= LEVEL_OF_A_NIGHT).mean() == pytest.approx(0.8, abs=0.05)
+
+
+def test_the_variance_of_texts_and_lasting_changes() -> None:
+    for texts in (1, 3, 9):
+        drawn = nights_with_texts(200, texts, chance=0.2, lasting=0.01, fall=0.0)
+        # The change moves the draws of the second state a little, too.
+        assert drawn.var() == pytest.approx(variance_of_difference(0.01, 0.2, texts=texts), rel=0.1)
+
+
+def test_the_best_number_of_texts_is_the_cheapest() -> None:
+    lasting, chance, prompt, text = 0.02, 0.16, 8.0, 1.0
+    prices = [(prompt + texts * text) * variance_of_difference(lasting, chance, texts=texts) for texts in range(1, 30)]
+    assert best_texts(lasting, chance, prompt=prompt, text=text) == pytest.approx(8)
+    assert int(np.argmin(prices)) + 1 == 8
+    assert best_texts(0.0, chance, prompt=prompt, text=text) == np.inf
