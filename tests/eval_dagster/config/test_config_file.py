@@ -134,7 +134,7 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
             "num_fewshot: 5",
             "num_shots: 5",
             "15: evals.mmlu.num_shots: found an unknown key; expected one of task, num_fewshot, fewshot_strategy, "
-            "fewshot_sets, subjects, limit, seed, sampling_seed, num_samples, dataset_revision, dataset, variants, roles; "
+            "fewshot_sets, subjects, limit, estimate, seed, sampling_seed, num_samples, dataset_revision, dataset, variants, roles; "
             "did you mean 'num_fewshot'?",
         ),
         (
