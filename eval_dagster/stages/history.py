@@ -148,7 +148,12 @@ class HistoryLooks:
         return None
 
     def _choose(self, number: int) -> None:
-        self._answers.score()
+        try:
+            self._answers.score()
+        except LakeUnreachableError:
+            raise
+        except Exception as error:  # the stage of the scores reports it; predictions need no answers
+            log.warning("samples of %s are chosen without the answers since the last look: %s", self.partition, error)
         rest = np.flatnonzero(~np.isin(self.ids, [name for look in self.looks for name in look.sample_ids])).astype(np.intp)
         known = self._answers.values
         answers = np.array([np.nan if (value := known.get(name)) is None else value for name in self.ids], dtype=float)

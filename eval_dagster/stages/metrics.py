@@ -54,7 +54,10 @@ _METRIC_COLUMNS = ("metric", "subject", "aggregation", "is_headline", "value", "
 _MOST_SAMPLES = 1000
 _MOST_CHARACTERS = 20_000
 """Maximum characters of a text in the table of samples. The lake has the whole text."""
-_PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties")
+_PREVIEW = (
+    *("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties"),
+    *("estimate_note", "estimate_factor"),
+)
 _STAGE = "task_metrics"
 _NO_VERSIONS = ("dataset", "metrics", STOPPED_BY, STOP_REASON, ESTIMATED)
 """Inputs of a file that are no versions."""

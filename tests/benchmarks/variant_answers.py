@@ -168,6 +168,8 @@ def main(folder: str, questions: str = str(QUESTIONS)) -> None:
     kept = Path(folder)
     kept.mkdir(parents=True, exist_ok=True)
     asked, examples = questions_of(int(questions))
+    # A stranger that is no model: it takes the longest option.
+    save(kept / "longest option.json", "longest option", asked, [[float(len(choice)) for choice in each.choices] for each in asked], 0.0)
     base = open_checkpoint("demo", _DEMO, folder=kept, home=kept / "home").folder()
     demo: Model | None = None
     for variant in VARIANTS:
@@ -187,13 +189,18 @@ def main(folder: str, questions: str = str(QUESTIONS)) -> None:
                 for request, response in model.respond(list(requests_of(variant, asked, examples)))
             }
         logprobs = [found[str(number)] for number in range(len(asked))]
-        right = [max(range(4), key=row.__getitem__) == each.gold for row, each in zip(logprobs, asked, strict=True)]
-        made = {"variant": variant.name, "gold": [each.gold for each in asked], "logprobs": logprobs, "seconds": time.monotonic() - started}
-        partial = file.with_suffix(".partial")
-        partial.write_text(json.dumps(made), "utf-8")
-        partial.rename(file)
-        sys.stdout.write(f"{variant.name}: {sum(right) / len(right):.3f} right, {made['seconds']:.0f} s\n")
-        sys.stdout.flush()
+        save(file, variant.name, asked, logprobs, time.monotonic() - started)
+
+
+def save(file: Path, name: str, asked: Sequence[Question], logprobs: Sequence[Sequence[float]], seconds: float) -> None:
+    """Write the answers of a variant, and print the share of right ones."""
+    gold = [each.gold for each in asked]
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps({"variant": name, "gold": gold, "logprobs": logprobs, "seconds": seconds}), "utf-8")
+    partial.rename(file)
+    right = [max(range(4), key=row.__getitem__) == place for row, place in zip(logprobs, gold, strict=True)]
+    sys.stdout.write(f"{name}: {sum(right) / len(right):.3f} right, {seconds:.0f} s\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -129,6 +129,7 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
             "subjects: [a, b, a]",
             "16: evals.mmlu.subjects[2]: found 'a' a second time, after subjects[0]; expected each name once",
         ),
+        ("limit: 100", "estimate: {history: 10}", "16: evals.mmlu.estimate.history: found 10; expected an integer of at least 50"),
         ("limit: 100", "subjects: [a, 5]", "16: evals.mmlu.subjects[1]: found 5; expected text (put it in quotes)"),
         (
             "num_fewshot: 5",

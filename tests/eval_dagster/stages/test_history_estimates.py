@@ -11,11 +11,16 @@ from unittest.mock import patch
 import pytest
 from no_mlflow import NoMlflow
 
+from eval_dagster.assets.materializations import materialization
+from eval_dagster.assets.names import Names
+from eval_dagster.cli.leaderboard import standings
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.format.parquet_files import read_rows as read_rows_of
+from eval_dagster.lake.records import records_of
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -23,7 +28,8 @@ from eval_dagster.records.judgements import Verdict
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import MaterializationName
 from eval_dagster.stages.history import HistoryLooks
-from eval_dagster.stages.partition import STAGES, StageFailure, StageResult
+from eval_dagster.stages.metrics import tracked_result
+from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
 
 N = 400
 TASK = """
@@ -150,8 +156,18 @@ def test_a_new_relative_is_estimated_from_a_part(family: Family) -> None:
     assert shown["estimate_note"].startswith(note)
     asked = [f"word {number}" for number in family.asked()]
     (plain,) = family.rows("select avg(value) as mean from scores where model = 'new'")
-    looks = family.rows("select look, n_asked, len(sample_ids) as n, len(chances) as rest from history_looks order by look")
-    assert [tuple(each.values()) for each in looks] == [(1, 15, 15, 400), (2, 35, 20, 385), (3, 65, 30, 365), (4, 100, 35, 335)]
+    (standing,) = (each for each in standings(family.project().lake) if each.model == "new")
+    assert standing.answers == f"estimated by history: 100 of 400 samples asked, each worth {shown['estimate_factor']:.2f}"
+    assert standing.estimate_note == shown["estimate_note"]
+    metrics = next(each for each in outcomes if isinstance(each, StageResult) and each.stage == "task_metrics")
+    metadata = materialization(metrics, Names(), {}).metadata
+    assert metadata["estimate"].value == shown["estimate_note"]
+    assert metadata["estimate_factor"].value == pytest.approx(shown["estimate_factor"])
+    partition = Partition(project=family.project(ESTIMATE), eval_name="numbers", model="new", run_id="run")
+    tags = tracked_result(partition, partition.require("sample_scores"), read_rows_of(metrics.file.path), "key").tags
+    assert (tags["estimate"], tags["estimate_factor"]) == (shown["estimate_note"], f"{shown['estimate_factor']:.2f}")
+    looks = family.rows("select look, n_asked, len(sample_ids) as n from history_looks order by look")
+    assert [tuple(each.values()) for each in looks] == [(1, 15, 15), (2, 35, 20), (3, 65, 30), (4, 100, 35)]
 
     family.run(["new"])  # without the setting
     assert len(family.asked()) == 400 == len(set(family.asked())), "nothing is asked twice"
@@ -171,7 +187,7 @@ def test_a_killed_run_goes_on_with_the_same_samples(family: Family) -> None:
         family.run(["new"], ESTIMATE)
     before = family.asked()
     assert len(before) == 35
-    chosen = "select look, sample_ids, predictions, chances, models from history_looks where look <= 2 order by look"
+    chosen = "select look, sample_ids, models, chosen_at from history_looks where look <= 2 order by look"
     first = family.rows(chosen)
     family.model("old0", own=0.3)  # its next answers change the history
     family.run(["old0"])
@@ -208,8 +224,8 @@ def test_too_little_history_is_an_even_draw_with_the_reason(tmp_path: Path) -> N
     assert (shown["estimate"], shown["estimate_factor"], shown["n"]) == ("plain", None, 100)
     assert shown["value"] == pytest.approx(plain["mean"])
     assert "it needs at least 3 results, and the lake has 2 of other models" in shown["estimate_note"]
-    (look,) = family.rows("select min(c) as low, max(c) as high from (select unnest(chances) as c from history_looks)")
-    assert look["low"] == pytest.approx(0.25) == look["high"]
+    (look,) = records_of(family.project().lake, "history_looks")
+    assert look["chances"] == pytest.approx([0.25] * N)
 
 
 @pytest.mark.long

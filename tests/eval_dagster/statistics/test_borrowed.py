@@ -81,6 +81,20 @@ def test_without_the_chances_the_estimate_would_be_biased() -> None:
     assert coverage(found, truth) >= 0.85
 
 
+def test_residuals_count_by_their_chances() -> None:
+    """Samples that the history takes for certain are asked rarely, and here it is wrong about them alone."""
+    rng = np.random.default_rng(6)
+    is_certain = np.arange(N) < N / 2
+    predictions, truth = np.where(is_certain, 0.98, 0.5), np.where(is_certain, 0.0, np.arange(N) % 2)
+    looks = [choose(np.arange(N), predictions, 100, rng) for _ in range(200)]
+    found = np.array(
+        [estimate([look], np.where(np.isin(np.arange(N), look.drawn), truth, np.nan), is_proportion=True).value for look in looks]
+    )
+    assert abs(found.mean() - truth.mean()) < 4 * found.std() / np.sqrt(len(found))
+    even = np.array([predictions.mean() + (truth - predictions)[look.drawn].mean() for look in looks])
+    assert even.mean() > truth.mean() + 0.1, "without the chances the score would be too high"
+
+
 def test_a_stranger_is_drawn_evenly_and_loses_little() -> None:
     rng = np.random.default_rng(7)
     family, truth = relatives(12, own=0.3), (rng.random(N) < 0.6).astype(float)
