@@ -55,6 +55,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "generation": models.GenerationConfig,
     "resources": models.Resources,
     "evals": schema.EvalConfig,
+    "estimate": schema.EstimateConfig,
     "dataset": schema.EvalDataset,
     "variants": schema.VariantConfig,
     "suites": schema.SuiteConfig,

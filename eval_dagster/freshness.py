@@ -406,7 +406,8 @@ class _Look:
             sent = set(cached.unanswered) - self._model.owned
             self._model.owned.update(sent)
             # Of an episode, the answers decide how often it asks.
-            self._requests = None if is_episodic(self._partition) else len(sent)
+            setting = self._partition.project.eval(self._partition.eval_name).estimate
+            self._requests = None if is_episodic(self._partition) else len(sent) if setting is None else min(len(sent), setting.history)
             self._output_version = cached.version
         return _cell("model_outputs", plan, self._cells)
 

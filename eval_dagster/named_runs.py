@@ -16,7 +16,7 @@ from eval_dagster.tracking.logged_runs import LoggedRun
 
 _PREFIX = 8
 """Characters of a run's id in the names of its files."""
-_MERGED = ("attempts", "notices", "endpoint_states", "checkpoints", "human_labels", "night_plans")
+_MERGED = ("attempts", "notices", "endpoint_states", "checkpoints", "human_labels", "night_plans", "history_looks")
 """Tables of events: no result is made of them."""
 
 

@@ -23,6 +23,7 @@ from eval_dagster.pages.samples.writing import with_page
 from eval_dagster.progress.memory import memory_limited
 from eval_dagster.progress.reporting import Reporter, tell_making, use_reporter
 from eval_dagster.project import Project
+from eval_dagster.stages.history import looks_of_estimate
 from eval_dagster.stages.imported import imported_result
 from eval_dagster.stages.inference import KeptModel, is_looked_at
 from eval_dagster.stages.looks import Stopping
@@ -308,7 +309,10 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
         return
     try:
         with doing("model_outputs", evals, run.model):
-            for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter, run.kept, run.stopping):
+            made = materialize_outputs(
+                run.project, run.model, evals, run.run_id, run.reporter, run.kept, run.stopping, estimating=looks_of_estimate
+            )
+            for outcome in made:
                 pending.remove(outcome.eval_name)
                 yield outcome
     except LakeUnreachableError:

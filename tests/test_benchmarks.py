@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import history
 from benchmarks.agreement import compare_choices
 from benchmarks.fairness import judge
 from benchmarks.other_gates import (
@@ -85,6 +86,28 @@ def test_a_side_that_waits_for_starved_threads_misses_its_fair_share() -> None:
     assert judged(13.0, 110.0)[1] == ["fair share"]
     assert judged(12.0, 60.0)[1] == ["as far ahead as alone"]
     assert judged(17.2, 110.0)[0]["this engine, beside 2"] == "17.2 s, 0.58 of the fair share (goal 0.8)"
+
+
+def test_the_page_shows_what_a_history_is_worth() -> None:
+    results = json.loads(history.RESULTS.read_text("utf-8"))
+    text = (Path(__file__).parents[1] / "docs" / "how-to" / "estimate.md").read_text("utf-8")
+    assert history.table(results) in text
+    cells = results["cells"]["variant"]
+    assert all(each["factor"] >= 2.5 for each in cells[1:])
+    assert all(0.93 <= each["coverage"] <= 0.985 for each in cells)
+
+
+def test_what_a_history_is_worth_is_measured_again() -> None:
+    results = json.loads(history.RESULTS.read_text("utf-8"))
+    variants, strangers = history.stored()
+    cases = history.cases_of(variants, strangers)
+    known = results["cells"]["variant"][1]
+    found = history.cell(cases["variant"], known["asked"], 6)
+    assert found["factor"] == pytest.approx(known["factor"], rel=0.35)
+    assert found["printed"] == pytest.approx(known["printed"], rel=0.2)
+    alone = history.cell(cases["simulated"], known["asked"], 40)
+    assert alone["dropped"] > 0.5
+    assert 0.5 < alone["factor"] < 1.6
 
 
 def test_the_page_shows_the_verdicts_of_other_packages() -> None:

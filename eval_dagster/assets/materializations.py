@@ -290,7 +290,11 @@ def _score_metadata(preview: Sequence[MetricRow]) -> dict[str, str | float]:
     overall = [row for row in rows if (row["aggregation"] == "macro") == (row["metric"] in macro)]
     texts = [f"{row['metric']} {_score(row)}" for row in overall]
     numbers = {f"score_{row['metric']}".replace("/", "_"): row["value"] for row in overall if row["value"] is not None}
-    return {"score": visible("; ".join(texts)), **{visible(name): value for name, value in numbers.items()}}
+    noted = next((row for row in rows if row.get("estimate_note")), None)
+    estimate: dict[str, str | float] = {} if noted is None else {"estimate": visible(str(noted["estimate_note"]))}
+    if noted is not None and noted["estimate_factor"] is not None:
+        estimate["estimate_factor"] = noted["estimate_factor"]
+    return {"score": visible("; ".join(texts)), **estimate, **{visible(name): value for name, value in numbers.items()}}
 
 
 def _score(row: MetricFigures) -> str:

@@ -19,7 +19,7 @@ from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.results.comparison import MetricComparison, ScoreChanges, cause_words, changed_samples, compare_points
-from eval_dagster.results.materializations import Materialization, MaterializationName, overall
+from eval_dagster.results.materializations import Materialization, MaterializationName, overall, require_even
 from eval_dagster.results.trust import part_words
 from eval_dagster.stages.looks import NOT_ASKED
 from eval_dagster.statistics.noninferiority import NotWorse
@@ -74,6 +74,14 @@ def compare(
             apart[f"{of_a.eval_name} · {metric}: the metric has changed, and the answers cannot be scored again: {error}"] = None
             return of_a, of_b
 
+    for pair in list(pairs):
+        try:
+            for point in pair:
+                require_even(point)
+        except LakeError as error:
+            pairs.remove(pair)
+            left_out.append(str(error))
+
     def compared(*, headlines_only: bool) -> list[MetricComparison]:
         return [
             each
@@ -92,7 +100,7 @@ def compare(
         errors.print(f"not compared: {reason}", style="yellow", soft_wrap=True)
     for point in {id(point): point for each in shown for point in (each.a, each.b) if _n_not_asked(point)}.values():
         row = next(row for row in overall(point).values() if row["is_headline"])
-        said = part_words(row["n"] + row["n_errors"], _n_not_asked(point))
+        said = part_words(row["n"] + row["n_errors"], _n_not_asked(point), row.get("estimate_note"))
         result = f"{point.eval_name} on {point.model} of {point.materialized_at:%Y-%m-%d %H:%M} UTC"
         errors.print(f"{result}: {said}", style="yellow", soft_wrap=True)
     for reason in apart:

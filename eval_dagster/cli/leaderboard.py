@@ -52,6 +52,8 @@ class Standing:
     """Marks scores which mix models or states of a server."""
     findings: list[str] | None
     """Signs that the score measures something else; null if nobody has looked for any."""
+    estimate_note: str | None
+    """Marks scores that are estimated from a part of the samples: how."""
     answers: str = ""
     """How the model answered, if there is something to tell."""
     spread: float | None = None
@@ -70,7 +72,7 @@ def standings(lake: Lake) -> list[Standing]:
         select
             eval, rank, model, board.metric, value, stderr, ci_low, ci_high, n, n_errors, differs, newer_attempt, mixed_answers, findings,
             n_cut_off, n_empty, n_unparsed, n_refused, n_repeated, n_shortened, n_completed, value_completed, value_lowest, value_highest,
-            n_not_asked, spread, exceeds_models, best_difference
+            n_not_asked, estimate, estimate_factor, estimate_note, spread, exceeds_models, best_difference
         from leaderboard_all as board
         left join prompt_sensitivity using (eval, model)
         order by eval, rank nulls last, model
@@ -162,6 +164,8 @@ def print_leaderboard(
     if any(row.mixed_answers for row in rows):
         query = f'{program_name()} sql "{_ANSWERING}"{option}'
         out.print(f"A score mixes answers of what the table names: {query}", style="yellow", soft_wrap=True)
+    noted = [f"{row.eval} · {row.model} is an estimate: {row.estimate_note}" for row in rows if row.estimate_note]
+    print_few(noted, whole=f"sql leaderboard --format csv{option}", style="yellow")
     if any(row.findings for row in rows):
         out.print(
             f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings{option}", style="yellow", soft_wrap=True

@@ -123,6 +123,14 @@ class EvalDataset(Section):
         return {"": self.asset} if isinstance(self.asset, str) else dict(self.asset)
 
 
+class EstimateConfig(Section):
+    """A score of all samples from the answers to some of them."""
+
+    history: Integer = Field(ge=50)
+    """Most samples that a model is asked. They are chosen, and the others predicted, by earlier models' answers to the same samples. The
+    score is marked as an estimate everywhere, and the gate does not judge it."""
+
+
 class EvalConfig(Section):
     """A task with its settings."""
 
@@ -138,6 +146,8 @@ class EvalConfig(Section):
     """Some of the task's subjects; all if not given. `"DE,*"` picks among subjects of several parts."""
     limit: Integer | None = Field(default=None, ge=1)
     """Most samples per subject; all if not given."""
+    estimate: EstimateConfig | None = None
+    """Estimates the score of the samples from some of them. If not given, all are asked."""
     seed: Integer = 0
     """Seeds the choice of few-shot examples and, without `sampling_seed`, sampling."""
     sampling_seed: Integer | None = None
@@ -161,10 +171,17 @@ class EvalConfig(Section):
             raise ValueError("found dataset and dataset_revision; expected one of them, since an asset has no commit")
         return self
 
+    @model_validator(mode="after")
+    def _asks_one_prompt_for_an_estimate(self) -> Self:
+        several = next((name for name in ("variants", "roles") if getattr(self, name)), None)
+        if self.estimate is not None and several is not None:
+            raise ValueError(f"found estimate and {several}; expected one of them, since an estimate needs one prompt for each sample")
+        return self
+
     def set_fields(self) -> dict[str, Any]:
-        """The settings as JSON has them, without the dataset. Variants and roles are left out if there are none."""
+        """The settings as JSON has them, without the dataset and the estimate. Variants and roles are left out if there are none."""
         unset = {name for name in ("variants", "roles") if not getattr(self, name)}
-        return self.model_dump(mode="json", exclude={"dataset", *unset})
+        return self.model_dump(mode="json", exclude={"dataset", "estimate", *unset})
 
 
 VariableName = Annotated[

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
 
 from eval_dagster.errors import LakeUnreachableError
 from eval_dagster.gate.looks import counts_at, design_of, is_part, known_values, prompt_order, record
@@ -20,19 +19,17 @@ from eval_dagster.gate.proof import MANY, SHARE, SHARE_OF_MANY
 from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.gate.standings import Baseline, Standings, night_level
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.parquet_files import iter_rows, read_table
+from eval_dagster.lake.format.parquet_files import read_table
 from eval_dagster.lake.tables.columns import PromptRow, ResponseRow
-from eval_dagster.lake.tables.rows import prompt_of, response_of
 from eval_dagster.project import Project
-from eval_dagster.records import Sample
 from eval_dagster.records.judgements import NightPlan
 from eval_dagster.results.materializations import Materialization, metric_versions, overall
 from eval_dagster.stages.looks import Ending
-from eval_dagster.stages.partition import Partition, allowed_execution
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.rescoring import answers_vary
-from eval_dagster.stages.scores import asked_types, headline, scores_of
+from eval_dagster.stages.scored_answers import ScoredAnswers
+from eval_dagster.stages.scores import headline
 from eval_dagster.stages.scores import metric_versions as versions_of_metrics
-from eval_dagster.stages.snapshot import samples_to_score
 from eval_dagster.statistics.sequential import Counts, Design, look_sizes
 
 log = logging.getLogger(__name__)
@@ -180,60 +177,56 @@ class ScoredLooks:
     """Whether a fall stops it. A fall that fresh answers have to confirm does not, since they may refute it."""
     smallest_difference: float
     max_error_rate: float
-    _answers: dict[str, ResponseRow] = field(default_factory=dict)
-    _values: dict[str, float | None] = field(default_factory=dict)
     _looks: int = 0
     _is_broken: bool = False
 
-    @cached_property
-    def parts(self) -> list[list[str]]:
-        """The samples that are asked before each look."""
+    @property
+    def n_parts(self) -> int:
+        """Parts, of which the last is asked without a look."""
+        return len(self.plan.looks)
+
+    @property
+    def rest(self) -> str:
+        """Empty: all samples are in some part."""
+        return ""
+
+    @property
+    def most(self) -> None:
+        """None: it is no estimate."""
+        return None
+
+    def part(self, number: int) -> list[str]:
+        """The samples that are asked before a look, from 0."""
         starts = (0, *self.plan.looks)
-        return [self._order[start:end] for start, end in zip(starts, self.plan.looks, strict=False)]
+        return self._order[starts[number] : starts[number + 1]]
 
     @cached_property
     def _order(self) -> list[str]:
         return prompt_order(self.prompts.path)
 
     @cached_property
-    def _samples(self) -> Mapping[str, Sample]:
-        return samples_to_score(self._scorer, self.partition.project, self.partition.eval_name)
-
-    @cached_property
-    def _scorer(self) -> Any:
-        """The task, with the metric of the plan alone."""
-        task = self.partition.scorer()
-        vars(task)["METRICS"] = [headline(self.partition.task)]
-        return task
+    def _answers(self) -> ScoredAnswers:
+        return ScoredAnswers(partition=self.partition, prompts=self.prompts, metric=str(self.plan.metric))
 
     def take(self, prompt: PromptRow, response: ResponseRow) -> None:
         """Take an answer."""
-        self._answers[prompt["sample_id"]] = response
+        self._answers.take(prompt, response)
 
     def look(self) -> Ending | None:
         """Score the answers so far. An ending if the result is worse than the baseline, or proven not to be worse."""
         self._looks += 1
         if not self._is_broken:
             try:
-                self._score()
+                self._answers.score()
                 return self._ending()
             except Exception as error:  # the stage of the scores reports it
                 self._is_broken = True
                 log.warning("%s is asked in full, since its answers cannot be scored at a look: %s", self.partition, error)
         return None
 
-    def _score(self) -> None:
-        rows = (row for row in iter_rows(self.prompts.path) if row["sample_id"] in self._answers)
-        answered = ((prompt_of(row), response_of(self._answers[row["sample_id"]])) for row in rows)
-        with allowed_execution(self.partition.project):
-            for prompt, score in scores_of(self._scorer, self._samples, answered, asked_types(self.prompts)):
-                if score.metric == self.plan.metric:
-                    self._values[prompt.sample_id] = score.value
-        self._answers.clear()
-
     def _ending(self) -> Ending | None:
         looks, rises = self.plan.looks[: self._looks], headline(self.partition.task).HIGHER_IS_BETTER
-        counts = [counts_at(looks, self._order, self._values, each, higher_is_better=rises) for each in self.before]
+        counts = [counts_at(looks, self._order, self._answers.values, each, higher_is_better=rises) for each in self.before]
         design, last = design_of(self.plan), [of_state[-1] for of_state in counts]
         if any(each.lost > self.max_error_rate * each.n for each in last):
             return None  # the errors make it red, whatever the other samples say

@@ -36,6 +36,7 @@ from eval_dagster.results.materializations import (
     n_values,
     overall,
     previous_materialization,
+    require_no_estimate,
     with_rows,
 )
 from eval_dagster.results.paired_scores import PairedScores
@@ -265,6 +266,7 @@ class Partition:
 
     def _against(self, before: Materialization | None, metric: str, current: Materialization, note: str | None) -> Finding:
         """The finding against an earlier result, or for a first result."""
+        require_no_estimate(current, before)
         standing = self._standing(metric)
         if before is None:
             reason = NO_EARLIER_RESULT if standing.red is None else "no result that passed is known"

@@ -14,7 +14,7 @@ from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.lake.tables.columns import PromptRow, ResponseRow
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, Item, ItemMetric, item_of, known_bounds
 from eval_dagster.records.judgements import ChangedSample
-from eval_dagster.results.materializations import Materialization, metric_versions, overall
+from eval_dagster.results.materializations import Materialization, metric_versions, overall, require_even
 from eval_dagster.results.paired_scores import Booleans, Floats, Integers, PairedScores, answers_blank, answers_cut_off, numbers_of_texts
 from eval_dagster.results.samples import answer_text
 from eval_dagster.stages.answer_counts import mixed_words
@@ -81,7 +81,7 @@ def compare_points(
         headlines_only: Whether only headline metrics are compared.
 
     Raises:
-        LakeError: The scores of a point were deleted.
+        LakeError: The scores of a point were deleted, or it is an estimate by history.
     """
     found: list[MetricComparison] = []
     for name, row in overall(a).items():
@@ -109,8 +109,11 @@ def compare_metric(
 ) -> Comparison | None:
     """Compare one overall metric of two points, like `compare_points`.
 
-    Returns None if a point lacks the metric, or if it is a corpus metric that the task lacks.
+    Returns None if a point lacks the metric, or if it is a corpus metric that the task lacks. Raises `LakeError` if one is an estimate by
+    history.
     """
+    for point in (a, b):
+        require_even(point)
     if name not in overall(b):
         return None
     if any(each["metric"] == name and each["aggregation"] == "corpus" for each in a.metric_rows):

@@ -21,6 +21,7 @@ from eval_dagster.lake.format.parquet_files import iter_tables, read_few_rows, r
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow, ScoreRow
 from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.stages.looks import ESTIMATED, NOT_ASKED
 
 _MANY = 16
 """To read so many files takes longer than to ask the catalog."""
@@ -372,3 +373,30 @@ def overall(point: Materialization) -> dict[str, MetricRow]:
         if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
             found[row["metric"]] = row
     return found
+
+
+def is_estimate(point: Materialization) -> bool:
+    """Whether the score is estimated from a part of the samples (`estimate` in evals.yaml)."""
+    return ESTIMATED in point.metrics.info.inputs and bool(point.metrics.info.counts.get(NOT_ASKED))
+
+
+def require_no_estimate(*points: Materialization | None) -> None:
+    """Raise `LakeError` if a score is an estimate, which a gate neither judges nor takes as a baseline."""
+    for point in points:
+        if point is not None and is_estimate(point):
+            raise LakeError(
+                f"the score of {point.eval_name} on {point.model} is an estimate from a part of the samples, which the gate neither judges "
+                "nor takes as a baseline; remove `estimate` from the eval in evals.yaml, and run it: what was asked is not asked again"
+            )
+
+
+def require_even(point: Materialization) -> None:
+    """Raise `LakeError` if the asked samples were chosen by a history, so that they are not like the others."""
+    note = (
+        next((row["estimate_note"] for row in point.metric_rows if row.get("estimate") == "history"), None) if is_estimate(point) else None
+    )
+    if note is not None:
+        raise LakeError(
+            f"the score of {point.eval_name} on {point.model} is an estimate by history ({note}), and the samples that were asked are not "
+            f"like the others, so that it cannot be compared; remove `estimate` from the eval in evals.yaml, and run it"
+        )

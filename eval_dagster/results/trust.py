@@ -96,6 +96,8 @@ class AnswerFigures(TypedDict):
     value_lowest: float | None
     value_highest: float | None
     n_not_asked: int | None
+    estimate: str | None
+    estimate_factor: float | None
 
 
 _COUNTS: Mapping[str, str] = {
@@ -107,6 +109,9 @@ _COUNTS: Mapping[str, str] = {
 }
 
 
+_HOW: Mapping[str | None, str] = {None: "stopped early", "history": "estimated by history", "plain": "estimated from an even draw"}
+
+
 def answer_words(row: AnswerFigures) -> str:
     """How a model answered, if there is something to tell: the score without cut-off answers and its bounds, and parts of the samples.
 
@@ -114,7 +119,9 @@ def answer_words(row: AnswerFigures) -> str:
     """
     total, words = row["n"] + row["n_errors"], list[str]()
     if row["n_not_asked"]:
-        words.append(f"stopped early: {total:,} of {total + row['n_not_asked']:,} samples asked")
+        how = _HOW[row["estimate"]]
+        worth = "" if row["estimate_factor"] is None else f", each worth {row['estimate_factor']:.2f}"
+        words.append(f"{how}: {total:,} of {total + row['n_not_asked']:,} samples asked{worth}")
     if row["n_cut_off"] and row["n_cut_off"] >= _SHOWN * total:
         known = f"{number(row['value_completed'])} of " if row["value_completed"] is not None else ""
         words.append(f"{known}{_percent(total - row['n_cut_off'], total)} that completed")
@@ -127,8 +134,10 @@ def answer_words(row: AnswerFigures) -> str:
     return " · ".join(words)
 
 
-def part_words(asked: int, left: int) -> str:
-    """How many samples of a night that stopped early were asked, and what its figures leave out."""
+def part_words(asked: int, left: int, estimate_note: str | None = None) -> str:
+    """How many samples of a result were asked if a night stopped early or it is an estimate, and what its figures leave out."""
+    if estimate_note is not None:
+        return f"an estimate: {estimate_note}"
     return (
         f"stopped early: {asked:,} of {asked + left:,} samples asked. The answers decided when to stop, which intervals and tests "
         "outside the gate do not know; a run without --suite asks the others"

@@ -129,6 +129,9 @@ select
     newer_attempts.newer_attempt,
     mixed_answers,
     n_not_asked,
+    estimate,
+    estimate_factor,
+    estimate_note,
     is_configured
 from compared
 left join found

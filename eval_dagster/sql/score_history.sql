@@ -39,6 +39,7 @@ select
     stderr,
     n,
     n_not_asked,
+    estimate,
     value - previous_value as difference,
     list_filter(
         [

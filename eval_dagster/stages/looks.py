@@ -3,7 +3,7 @@
 The stage asks; what it means that answers are enough, a suite's gate says (`gate.early_stop`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,8 @@ STOPPED_BY = "stopped_by"
 """The input of such a file: the suite that has its verdict by this part. Absent if it was stopped because another eval fell."""
 STOP_REASON = "stop_reason"
 """The input of such a file: why it was stopped."""
+ESTIMATED = "estimated_from"
+"""The input of such a file: most samples that were to be asked for an estimate by history. Absent if a gate stopped it."""
 
 
 def not_asked(file: LakeFile) -> dict[str, float]:
@@ -37,8 +39,22 @@ class Looks(Protocol):
     """The looks at the answers of one eval and model."""
 
     @property
-    def parts(self) -> Sequence[Collection[str]]:
-        """The ids of the samples that are asked before each look, beyond those before. Together they are all samples."""
+    def n_parts(self) -> int:
+        """Parts in which samples are asked. After the last one there is no look."""
+        ...
+
+    @property
+    def rest(self) -> str:
+        """Why samples are in no part. Empty if all are in some."""
+        ...
+
+    @property
+    def most(self) -> int | None:
+        """Most samples that are asked for an estimate. None if it is none."""
+        ...
+
+    def part(self, number: int) -> Collection[str]:
+        """The ids of the samples of a part, from 0. It is called before the part is asked, after the answers to the parts before it."""
         ...
 
     def take(self, prompt: PromptRow, response: ResponseRow) -> None:
@@ -61,3 +77,7 @@ class Stopping(Protocol):
     def looks_at(self, partition: Partition, prompts: LakeFile) -> Looks | None:
         """How an eval is asked in parts, before the first request is sent. None if it is asked as a whole."""
         ...
+
+
+Estimating = Callable[[Partition, LakeFile, str], Looks | None]
+"""Takes a partition, its prompts and the version of the model. Gives the looks if the score is to be estimated."""

@@ -27,11 +27,13 @@ from eval_dagster.stages.answer_columns import read_answers
 from eval_dagster.stages.answer_counts import mixed_words, stored_mixed_counts
 from eval_dagster.stages.answer_figures import ServerState, server_states, with_answer_figures
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, read_findings
-from eval_dagster.stages.looks import STOP_REASON, STOPPED_BY, not_asked
+from eval_dagster.stages.history import Estimated, estimated
+from eval_dagster.stages.looks import ESTIMATED, STOP_REASON, STOPPED_BY, not_asked
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult
 from eval_dagster.stages.score_columns import NONE, Scores, column_in, first_order, flags, numbers, read_scores
 from eval_dagster.stages.scores import headline, metric_versions
+from eval_dagster.statistics.borrowed import BorrowedEstimate, estimate
 from eval_dagster.tasks.variants import DEFAULT
 from eval_dagster.texts.figures import interval
 from eval_dagster.tracking.tracked_result import TrackedResult
@@ -52,8 +54,13 @@ _METRIC_COLUMNS = ("metric", "subject", "aggregation", "is_headline", "value", "
 _MOST_SAMPLES = 1000
 _MOST_CHARACTERS = 20_000
 """Maximum characters of a text in the table of samples. The lake has the whole text."""
-_PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties")
+_PREVIEW = (
+    *("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties"),
+    *("estimate_note", "estimate_factor"),
+)
 _STAGE = "task_metrics"
+_NO_VERSIONS = ("dataset", "metrics", STOPPED_BY, STOP_REASON, ESTIMATED)
+"""Inputs of a file that are no versions."""
 
 
 def set_spread(sets: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -72,6 +79,17 @@ def set_spread(sets: Sequence[Sequence[float]]) -> tuple[float, float]:
     freedom = sum(len(values) - 1 for values in sets)
     pooled = within / freedom if freedom else 0.0
     return stdev(map(fmean, sets)), math.sqrt(pooled * fmean(1 / len(values) for values in sets))
+
+
+def _part_tags(scores: LakeFile, rows: Sequence[MetricRow]) -> dict[str, str]:
+    """Tags of a result whose samples were not all asked."""
+    if not (count := sum(not_asked(scores).values())):
+        return {}
+    note = next((note for row in rows if (note := row.get("estimate_note"))), None)
+    if note is None:
+        return {"stopped_early": f"{int(count)} samples not asked: {scores.info.inputs[STOP_REASON]}"}
+    factor = next((row["estimate_factor"] for row in rows if row.get("estimate_factor") is not None), None)
+    return {"estimate": note, **({} if factor is None else {"estimate_factor": f"{factor:.2f}"})}
 
 
 def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[MetricRow], key: str) -> TrackedResult:
@@ -97,7 +115,7 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Metric
         **{f"eval.{name}": value for name, value in project.eval(eval_name).set_fields().items()},
         "eval.num_fewshot": project.num_fewshot(eval_name),
         **{f"model.{name}": value for name, value in project.model(model).model_dump(mode="json").items()},
-        **{f"version.{name}": version for name, version in inputs.items() if name not in ("dataset", "metrics", STOPPED_BY, STOP_REASON)},
+        **{f"version.{name}": version for name, version in inputs.items() if name not in _NO_VERSIONS},
         **{f"version.metric.{name}": version for name, version in metric_versions(task).items()},
     }
     source = project.reader.source(task)
@@ -111,11 +129,7 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Metric
             "model": model,
             "dagster_run_id": partition.run_id,
             "scores_file": str(scores.path.relative_to(project.lake.root)),
-            **(
-                {"stopped_early": f"{int(count)} samples not asked: {inputs[STOP_REASON]}"}
-                if (count := sum(not_asked(scores).values()))
-                else {}
-            ),
+            **_part_tags(scores, rows),
         },
         dataset_name=eval_name,
         dataset_source=source.path,
@@ -247,15 +261,43 @@ def _computed(
     task = partition.task
     scored = read_scores(scores.path)
     rows = metric_rows(task, scored)
+    how = _estimated(partition, prompts, scores)
+    if how is not None and how.estimate is not None:
+        rows = [_with_figures(row, how.estimate) for row in rows if row["is_headline"] and row["subject"] is None]
     answers = read_answers(task, prompts.path, outputs.path, scores.path, scored, is_partial=bool(not_asked(outputs)))
     variants = variants_columns(task, scored, rows)
     rows = with_answer_figures(task, rows, scored, answers)
     of_answers = answer_findings(task, rows, scored, answers, earlier, _states(partition, scores))
+    if how is not None:
+        rows = [_marked(row, how) for row in rows]
     findings = findings_column(prompts, rows, scored, task.METRICS, of_answers)
     rows = [
         {**row, "findings": findings if row["is_headline"] else None, "variants": each} for row, each in zip(rows, variants, strict=True)
     ]
     return rows, _spread(prompts, scored, rows)
+
+
+def _estimated(partition: Partition, prompts: LakeFile, scores: LakeFile) -> Estimated | None:
+    """The estimate by a part of the samples. None if the answers are no such part."""
+    if ESTIMATED not in scores.info.inputs or not not_asked(scores):
+        return None
+    metric = headline(partition.task).NAME
+    rows = read_rows(scores.path, ["sample_id", "value"], pc.field("metric") == metric)
+    values = {row["sample_id"]: row["value"] for row in rows}
+    return estimated(partition, prompts, scores.info.inputs["model"], values)
+
+
+def _with_figures(row: MetricRow, found: BorrowedEstimate) -> MetricRow:
+    return {**row, "value": found.value, "stderr": found.stderr, "ci_low": found.ci_low, "ci_high": found.ci_high}
+
+
+def _marked(row: MetricRow, how: Estimated) -> MetricRow:
+    """A row with how it was estimated. Means of the asked samples alone are left out, since these were chosen."""
+    found = how.estimate
+    if found is None:
+        return {**row, "estimate": "plain", "estimate_note": how.note}
+    of_part: MetricRow = {**row, "n_completed": None, "value_completed": None, "value_lowest": None, "value_highest": None}
+    return {**of_part, "estimate": "history", "estimate_factor": found.factor, "estimate_note": how.note}
 
 
 def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) -> Plan:
@@ -266,6 +308,8 @@ def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) ->
     changes = [[each.name, each.since.isoformat()] for each in _states(partition, scores) if each.since is not None]
     note = prompts and prompts.info.notes.get(FINDINGS_NOTE)
     findings = stable_hash([note, ANSWER_CHECKS_VERSION, *([changes] if changes else [])])
+    if ESTIMATED in scores.info.inputs and not_asked(scores):
+        code = stable_hash([code, code_version(estimated, estimate), scores.info.counts["samples"]])
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code, findings])
     again = []
     if current is not None and current.info.fingerprint == fingerprint:

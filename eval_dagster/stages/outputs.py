@@ -28,7 +28,7 @@ from eval_dagster.records import ModelResponse
 from eval_dagster.stages.answer_counts import mixed_words
 from eval_dagster.stages.episodes import EpisodeAsker, episode_version, forget_journals, is_episodic
 from eval_dagster.stages.inference import AskedModel, Asker, KeptModel, ModelRun, look_at
-from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON, STOPPED_BY, Looks, Stopping
+from eval_dagster.stages.looks import ESTIMATED, NOT_ASKED, STOP_REASON, STOPPED_BY, Estimating, Looks, Stopping
 from eval_dagster.stages.output_counts import Counts
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageFailure, StageResult
 from eval_dagster.stages.shared_texts import joined, shared_texts
@@ -94,10 +94,12 @@ def materialize_outputs(
     reporter: Reporter,
     kept: KeptModel | None = None,
     stopping: Stopping | None = None,
+    estimating: Estimating | None = None,
 ) -> Iterator[StageResult | StageFailure]:
     """Make the responses of a model to several evals current. The model is loaded once, or not at all if nothing is missing.
 
-    `kept` keeps it for the next model of the run, which may share its resources. `stopping` may stop evals before all is asked.
+    `kept` keeps it for the next model of the run, which may share its resources. `stopping` may stop evals before all is asked;
+    `estimating` plans the looks of those with an estimate.
 
     An eval alone fails if its prompts are missing, or if a response is neither in the cache nor given by the model.
     """
@@ -110,9 +112,10 @@ def materialize_outputs(
             prompts = partition.require("rendered_prompts")
             plan = plan_outputs(partition, AskedPrompts.of(prompts), asked.version, suite=None if stopping is None else stopping.suite)
             current = None if plan.fresh is None else _result(partition, plan.fresh, cached=True)
-            death = None
+            death, looks = None, None
             if current is None:
                 partition.making(_STAGE)
+                looks = None if estimating is None else estimating(partition, prompts, asked.version)
                 death = death_for(model, (row["request_id"] for row in iter_rows(prompts.path, ["request_id"])))
         except LakeUnreachableError:
             raise
@@ -127,7 +130,8 @@ def materialize_outputs(
             has_price = getattr(project.model(model), "price", None) is not None
             content = (*_CONTENT, COURSE) if is_episodic(partition) else _CONTENT
             rows, counts = partition.table(_STAGE, content), Counts(has_price=has_price)
-            looks = None if stopping is None or is_episodic(partition) else stopping.looks_at(partition, prompts)
+            if stopping is not None and not is_episodic(partition) and project.eval(eval_name).estimate is None:
+                looks = stopping.looks_at(partition, prompts)
             plans.append(_Asking(partition=partition, prompts=prompts, plan=plan, rows=rows, counts=counts, looks=looks))
     if not plans:
         return
@@ -223,7 +227,7 @@ def _ask_in_looks(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], loo
     taken: dict[str, dict[str, ResponseRow]] = {plan.partition.eval_name: {} for plan in plans}
     going, number = list(plans), 0
     while going:
-        due = {plan.partition.eval_name: set(plan.looks.parts[number]) for plan in going if plan.looks is not None}
+        due = {plan.partition.eval_name: set(plan.looks.part(number)) for plan in going if plan.looks is not None}
         wanted = ((plan, row) for plan in going for row in _prompts(plan) if row["sample_id"] in due[plan.partition.eval_name])
         for part in _parts(wanted):
             for plan, row, answer in _answered(asked, asker, part, look, f"look {number + 1}"):
@@ -237,21 +241,23 @@ def _ask_in_looks(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], loo
         number += 1
         ended, reason_of_all = [], ""
         for plan in going:
-            found = None if plan.looks is None or number == len(plan.looks.parts) else plan.looks.look()
+            found = None if plan.looks is None or number == plan.looks.n_parts else plan.looks.look()
             if found is not None:
                 plan.stop_reason, plan.has_verdict = found.reason, True
                 reason_of_all = reason_of_all or (f"{plan.partition}: {found.reason}" if found.ends_all else "")
-            if found is not None or plan.looks is None or number == len(plan.looks.parts):
+            if found is not None or plan.looks is None or number == plan.looks.n_parts:
                 ended.append(plan)
-        for plan in going if reason_of_all else ended:
-            plan.stop_reason = plan.stop_reason or reason_of_all
+        if reason_of_all:  # an estimate is no part of a suite's verdict
+            ended = [plan for plan in going if plan in ended or plan.looks is None or plan.looks.most is None]
+        for plan in ended:
+            plan.stop_reason = plan.stop_reason or (plan.looks.rest if plan.looks is not None else "") or reason_of_all
             plan.not_asked = plan.left
             rows = taken.pop(plan.partition.eval_name)
             for row in iter_rows(plan.prompts.path, ["sample_id"]):
                 if (answered := rows.get(row["sample_id"])) is not None:
                     plan.rows.add(answered)
             plan.rows.settle()
-        going = [] if reason_of_all else [plan for plan in going if plan not in ended]
+        going = [plan for plan in going if plan not in ended]
 
 
 def _answered(
@@ -331,6 +337,8 @@ def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str
     tags, code = _reasoning_tags(partition), code_version(_with_answers, response_row)
     current = partition.current(_STAGE)
     episodes = [episode_version(partition)] if is_episodic(partition) else []
+    setting = partition.project.eval(partition.eval_name).estimate
+    most = None if setting is None else setting.history
     return Plan(
         fingerprint=stable_hash([prompts.version, model_version, tags, code, *([prompts.names] if prompts.names else []), *episodes]),
         made_of={
@@ -342,15 +350,15 @@ def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str
             **({"episode": episodes[0]} if episodes else {}),
         },
         current=current,
-        again=[] if current is None else [cause for cause, is_due in _again(current, suite).items() if is_due],
+        again=[] if current is None else [cause for cause, is_due in _again(current, suite, most).items() if is_due],
     )
 
 
-def _again(current: LakeFile, suite: str | None) -> dict[str, bool]:
-    return {
-        "errors": bool(current.info.counts["retryable_errors"]),
-        "samples": bool(current.info.counts.get(NOT_ASKED)) and suite != current.info.inputs.get(STOPPED_BY, ""),
-    }
+def _again(current: LakeFile, suite: str | None, most: int | None) -> dict[str, bool]:
+    """Why responses are made again. With an estimate, `most` samples are enough; all are better, and stay."""
+    inputs, is_part = current.info.inputs, bool(current.info.counts.get(NOT_ASKED))
+    is_enough = suite == inputs.get(STOPPED_BY, "") if most is None else inputs.get(ESTIMATED) == str(most)
+    return {"errors": bool(current.info.counts["retryable_errors"]), "samples": is_part and not is_enough}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -412,6 +420,7 @@ def _write(plan: _Asking, run: ModelRun, model_version: str, *, merge_failures: 
             **declared,
             **({STOP_REASON: plan.stop_reason} if plan.not_asked else {}),
             **({STOPPED_BY: suite} if suite is not None else {}),
+            **({ESTIMATED: str(plan.looks.most)} if plan.looks is not None and plan.looks.most is not None else {}),
             **plan.prompts.info.inputs,
         },
         counts={

@@ -49,6 +49,12 @@ class _Found:
     is_headline: bool
     scores_file: str | None
     chance: float | None
+    estimate: str | None
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the scores behind it stand for all samples: those of an estimate by history were chosen."""
+        return self.estimate != "history"
 
     @property
     def scale(self) -> Scale:
@@ -154,7 +160,9 @@ def _samples_of(connection: duckdb.DuckDBPyConnection, results: Sequence[_Found]
 
 def _row(aggregate: ConfiguredAggregate, model: str, results: Sequence[_Found | None], parts: dict[int, _Samples]) -> AggregateRow:
     usable = [
-        each for each in results if each is not None and each.value is not None and not (aggregate.normalised and _chance(each) is None)
+        each
+        for each in results
+        if each is not None and each.value is not None and each.is_even and not (aggregate.normalised and _chance(each) is None)
     ]
     named = {each.eval for each in usable}
     row = AggregateRow(
@@ -195,6 +203,8 @@ def _why_missing(aggregate: ConfiguredAggregate, results: Sequence[_Found | None
             lacking[f"no {metric}"].append(name)
         elif each.value is None:
             lacking["no sample with a value"].append(name)
+        elif not each.is_even:
+            lacking["an estimate by history, whose error goes with no other's"].append(name)
         elif aggregate.normalised and _chance(each) is None:
             lacking["no known score by chance"].append(name)
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in lacking.items())

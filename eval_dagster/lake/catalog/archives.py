@@ -27,7 +27,7 @@ from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.stores.whole_files import replaced
 
 _PATH = re.compile(r"'((?:[^']|'')*\.parquet)'")
-_MERGED = ("attempts", "endpoint_states", "checkpoints", "night_plans")
+_MERGED = ("attempts", "endpoint_states", "checkpoints", "night_plans", "history_looks")
 """Tables whose files are merged. A past night shows all their rows up to now."""
 _COLUMN = "file"
 _DAYS, _WEEKS = timedelta(days=14), timedelta(weeks=8)

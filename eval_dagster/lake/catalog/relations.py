@@ -25,9 +25,11 @@ _MAPPING = pa.schema([pa.field("named", pa.string()), pa.field("found", pa.strin
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
-NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints", "night_plans")
+NATIVE_TABLES = (
+    *("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints", "night_plans", "history_looks"),
+)
 """Tables whose rows from all files are in the catalog itself, in `internal._<table>_files`."""
-FORMAT = 16
+FORMAT = 17
 """Version of the catalog's form. A catalog of another version is made again."""
 _JUDGED = """
     with stored as ({rows}),
@@ -149,6 +151,8 @@ class _Catalog:
             self._derive("endpoint_states", "distinct * exclude (_file)", "order by looked_at, model")
         if self._is_touched("night_plans"):
             self._derive("night_plans", "distinct * exclude (_file)", "order by planned_at, eval, model")
+        if self._is_touched("history_looks"):
+            self._derive("history_looks", "distinct * exclude (_file, predictions, chances)", "order by chosen_at, eval, model")
         if self._is_touched("checkpoints"):
             newest = "qualify row_number() over (partition by model order by evaluated_at desc nulls last, seen_at) = 1"
             columns = "* exclude (_file) replace (min(seen_at) over (partition by model) as seen_at)"
@@ -199,6 +203,8 @@ class _Catalog:
                 self._connection.execute(f"insert into {name} by name {part}")
         if table == "metrics":
             self._connection.execute(f"update {name} set named_scores_file = scores_file where named_scores_file is null")
+        elif table == "history_looks":  # a number for each sample of an eval: the lake alone has them
+            self._connection.execute(f"update {name} set predictions = null, chances = null where chances is not null")
 
     def _create_metrics(self) -> None:
         """Create the relations of the current metrics and of all metrics. Partitions with a damaged newest file have no current metrics."""

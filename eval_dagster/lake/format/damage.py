@@ -41,7 +41,7 @@ _GROUP_ROWS = 50_000
 PACKS = "packs"
 """The lake's folder for derived files: packs and the index."""
 _CACHE = "response_cache"
-APPENDED = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints", "night_plans")
+APPENDED = (*("attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints", "night_plans", "history_looks"),)
 """Tables without partitions: all of their files are current."""
 _RECORDS = (*APPENDED, *SUITE_TABLES)
 _FEW_BYTES = 2**14

@@ -28,7 +28,8 @@ from eval_dagster.stores.whole_files import replaced, user_cache
 _FILE = ".parquet"
 _DOWNSTREAM_FIRST = (
     *(("notices", "acceptances", "human_labels"), ("regressions",), ("sample_changes", "looks", "confirmations")),
-    *(("metrics",), ("scores",), ("responses",), ("prompts",), ("samples", "attempts", "endpoint_states", "checkpoints", "night_plans")),
+    *(("metrics",), ("scores",), ("responses",), ("prompts",)),
+    ("samples", "attempts", "endpoint_states", "checkpoints", "night_plans", "history_looks"),
 )
 """The tables, in groups. Files of a group name files of later groups, which are written before them."""
 log = logging.getLogger(__name__)

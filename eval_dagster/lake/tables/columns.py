@@ -314,7 +314,14 @@ class MetricRow(TypedDict):
     """The models and the states of a server whose answers the score mixes, such as `2 states of the server`. Null if the answers name one.
     """
     n_not_asked: int | None
-    """Samples that were not asked, because the gate of a suite stopped the eval early. Null if all were."""
+    """Samples that were not asked, because the gate of a suite stopped the eval early, or the score is an estimate. Null if all were."""
+    estimate: str | None
+    """`history` if the score is estimated by earlier models' answers, `plain` if by an even draw. Null if no sample was left out for it."""
+    estimate_factor: float | None
+    """Effective samples for one that was asked: the variance of an even draw of as many, divided by the estimate's. Null without a history.
+    """
+    estimate_note: str | None
+    """How the score was estimated, from which models' answers, or why not from any. Null if no sample was left out for it."""
     chance: float | None
     """Score of guessing, for a metric that counts correct choices. Null for others, and in older results."""
     variants: str | None

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from eval_dagster.lake.tables.columns import AnswerRow, MetricRow, PromptRow, ResponseRow, SampleRow, ScoreRow
 from eval_dagster.lake.tables.events import Attempt, CheckpointRow, EndpointStateRow, HumanLabel, NoticeRow
+from eval_dagster.records.history_looks import HistoryLook
 from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Judged, JudgedInRun, Look, NightPlan, Regression
 
 _TYPES: Mapping[object, pa.DataType] = {
@@ -42,6 +43,7 @@ RECORDS: Mapping[str, tuple[type, ...]] = {
     "sample_changes": (Judged, ChangedSample),
     "looks": (Judged, Look),
     "night_plans": (NightPlan,),
+    "history_looks": (HistoryLook,),
 }
 """All tables of the lake that make up the catalog, with the records whose fields are their columns."""
 

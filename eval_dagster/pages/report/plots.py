@@ -161,9 +161,9 @@ def describe_curve(points: Sequence[StepPoint], *, title: str, metric: str) -> s
 
 
 def _parts(points: Sequence[ScorePoint | StepPoint]) -> str:
-    """How many results are of nights that stopped early."""
+    """How many results are of nights that stopped early, or estimates."""
     count = sum(point.is_part for point in points)
-    return f"; {count} stopped early" if count else ""
+    return f"; {count} stopped early or estimated" if count else ""
 
 
 @contextmanager

@@ -60,6 +60,7 @@ class HistoryPoint(MetricFigures):
     changed: list[str] | None
     """The inputs that differ from the result before."""
     n_not_asked: int | None
+    estimate: str | None
 
 
 class HistoryDot(HistoryPoint):
@@ -195,7 +196,7 @@ def history_points(state: CatalogState, *, eval: str, model: str, metric: str) -
     return state.rows(
         """
         with points as (
-            select eval, model, metric, materialized_at, value, stderr, ci_low, ci_high, n, n_errors, n_not_asked
+            select eval, model, metric, materialized_at, value, stderr, ci_low, ci_high, n, n_errors, n_not_asked, estimate
             from metrics_history
             where eval = $eval and model = $model and metric = $metric and subject is null
             -- A metric can have a mean of the samples and one of the subjects.

@@ -160,7 +160,7 @@ class Result:
     def part(self) -> str | None:
         """How many samples were asked, if a night stopped early; null if all were."""
         row = self.metric(None)
-        return None if not row["n_not_asked"] else part_words(row["n"] + row["n_errors"], row["n_not_asked"])
+        return None if not row["n_not_asked"] else part_words(row["n"] + row["n_errors"], row["n_not_asked"], row.get("estimate_note"))
 
     def _of_version(self, table: str, version: str | None) -> list[str] | None:
         """A file of a version: a local one first, then one of an object store. They all have the same rows."""

@@ -129,12 +129,13 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
             "subjects: [a, b, a]",
             "16: evals.mmlu.subjects[2]: found 'a' a second time, after subjects[0]; expected each name once",
         ),
+        ("limit: 100", "estimate: {history: 10}", "16: evals.mmlu.estimate.history: found 10; expected an integer of at least 50"),
         ("limit: 100", "subjects: [a, 5]", "16: evals.mmlu.subjects[1]: found 5; expected text (put it in quotes)"),
         (
             "num_fewshot: 5",
             "num_shots: 5",
             "15: evals.mmlu.num_shots: found an unknown key; expected one of task, num_fewshot, fewshot_strategy, "
-            "fewshot_sets, subjects, limit, seed, sampling_seed, num_samples, dataset_revision, dataset, variants, roles; "
+            "fewshot_sets, subjects, limit, estimate, seed, sampling_seed, num_samples, dataset_revision, dataset, variants, roles; "
             "did you mean 'num_fewshot'?",
         ),
         (

@@ -32,7 +32,7 @@ PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
     *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all", "checkpoints", "learning_curves", "aggregates"),
-    "night_plans",
+    *("night_plans", "history_looks"),
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
@@ -52,7 +52,7 @@ class Player:
             *[self.result] * 4,
             *(self.judgement, self.attempt, self.delete, self.damage, self.restore, self.write_again, self.prune, self.foreign),
             *(self.lose_pack, self.damage_pack, self.lose_index, self.lose_catalog, self.remove_folder),
-            *(self.notice, self.acceptance, self.human_label, self.endpoint_state, self.checkpoint, self.night_plan),
+            *(self.notice, self.acceptance, self.human_label, self.endpoint_state, self.checkpoint, self.night_plan, self.history_look),
             *(self.other_columns, self.configure),
         ]
         deed = self.chance.choice(deeds)
@@ -114,6 +114,10 @@ class Player:
     def night_plan(self) -> None:
         row = {"suite": "nightly", "eval": "one", "model": self.chance.choice(MODELS), "planned_at": datetime.now(UTC), "looks": [1, 2]}
         append(self.lake, "night_plans", [row], "run")
+
+    def history_look(self) -> None:
+        row = {"eval": "one", "model": self.chance.choice(MODELS), "chosen_at": datetime.now(UTC), "sample_ids": ["a"], "chances": [0.5]}
+        append(self.lake, "history_looks", [row], "run")
 
     def other_columns(self) -> None:
         """A file of a later release, which has a column more, or of an earlier one, which has one less."""

@@ -70,8 +70,8 @@ def test_a_night_that_stopped_early_is_a_ring_and_said() -> None:
     part = [*full[:2], replace(full[2], is_part=True)]
     steps = [StepPoint(step=10 * place, value=0.5, ci_low=0.4, ci_high=0.6, is_part=place == 2) for place in (1, 2)]
     assert "stopped early" not in describe(full, title="a", metric="b")
-    assert describe(part, title="a", metric="b").endswith("; 1 stopped early")
-    assert describe_curve(steps, title="a", metric="b").endswith("; 1 stopped early")
+    assert describe(part, title="a", metric="b").endswith("; 1 stopped early or estimated")
+    assert describe_curve(steps, title="a", metric="b").endswith("; 1 stopped early or estimated")
     assert [svg(history).count('fill-opacity="0"') for history in (full, part)] == [0, 1]
     assert [svg(history).count("<use") for history in (full, part)] == [3, 3]
 
