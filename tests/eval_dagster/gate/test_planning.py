@@ -1,5 +1,6 @@
 """What a suite can see by its own history, and the limits that a budget allows."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from flipping_nights import FlippingNights
 from judged_project import Nights
 
+from eval_dagster.cli import plan_samples as plan_table
 from eval_dagster.cli.plan_samples import Budget, _notes, parse_budget, print_samples
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.planning import Asked, Planned, cheapest_asked, limits_within, plan_samples
@@ -145,6 +147,20 @@ def test_pure_noise_and_saturated_evals_are_named() -> None:
     assert said(value=0.99, chance=None, flips=0.01) == ["at the ceiling"]
     assert said(chance=0.0, flips=0.0, deviation=None) == [], "nothing varies"
     assert said(chance=0.1, pooled=3.0) == ["pool of 3"]
+
+
+def test_the_table_and_the_limits_name_the_texts(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = replace(NOISY, most=700)
+    planned = replace(row, to_see=row.samples_for(0.03, LEVEL), cheapest=cheapest(row, 0.03))
+    monkeypatch.setattr(plan_table, "plan_samples", lambda *_: ([planned], LEVEL))
+    print_samples(nights.project(), "nightly", 3, Budget(amount=2000, unit="seconds", text="2000s"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert planned.cheapest is not None
+    assert f"{planned.cheapest.samples} × {planned.cheapest.texts} texts" in printed
+    assert "'cheapest' sees the same fall with more texts" in printed
+    assert re.search(r"noisy: \{(limit: \d+, )?num_samples: \d+\}", printed)
 
 
 def cheapest(row: Planned, fall: float) -> Asked:
