@@ -92,6 +92,7 @@ def test_the_page_shows_what_a_history_is_worth() -> None:
     results = json.loads(history.RESULTS.read_text("utf-8"))
     text = (Path(__file__).parents[1] / "docs" / "how-to" / "estimate.md").read_text("utf-8")
     assert history.table(results) in text
+    assert history.table_by_variant(results) in text
     cells = results["cells"]["variant"]
     assert all(each["factor"] >= 2.5 for each in cells[1:])
     assert all(0.93 <= each["coverage"] <= 0.985 for each in cells)

@@ -7,7 +7,7 @@ with means as (
         metric,
         higher_is_better
     from metrics
-    where model = model_a and aggregation = 'micro' and subject is null
+    where model = model_a and aggregation = 'micro' and subject is null and coalesce(estimate, '') != 'history'
 ),
 
 pairs as (
@@ -22,7 +22,9 @@ pairs as (
         on a.eval = b.eval and a.metric = b.metric and a.sample_id = b.sample_id
     inner join means
         on a.eval = means.eval and a.metric = means.metric
+    -- The samples of an estimate by history were chosen: they are not like the others.
     where a.model = model_a and b.model = model_b and a.value is not null and b.value is not null
+        and (a.eval, model_b) not in (select (eval, model) from metrics where estimate = 'history')
 ),
 
 differences as (

@@ -311,7 +311,8 @@ def estimated(partition: Partition, prompts: LakeFile, model_version: str, value
         note = f"{asked}, chosen by {by}, whose predictions are left out: they would make the estimate less sure than an even draw"
     else:
         note = f"{asked}, the others predicted by {by}"
-    return Estimated(estimate=found, note=f"{note}; each counts as {found.factor:.2f} samples of an even draw")
+    all_of_them = f"the score of all is between {found.ci_low:.3f} and {found.ci_high:.3f} (95 %)"
+    return Estimated(estimate=found, note=f"{note}; {all_of_them}; each counts as {found.factor:.2f} samples of an even draw")
 
 
 def _borrowed(looks: Sequence[HistoryLook], ids: Sequence[str]) -> Iterator[BorrowedLook]:

@@ -33,7 +33,7 @@ from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan, StageResult
 from eval_dagster.stages.score_columns import NONE, Scores, column_in, first_order, flags, numbers, read_scores
 from eval_dagster.stages.scores import headline, metric_versions
-from eval_dagster.statistics.borrowed import BorrowedEstimate, estimate
+from eval_dagster.statistics.borrowed import BorrowedEstimate, at_large, estimate
 from eval_dagster.tasks.variants import DEFAULT
 from eval_dagster.texts.figures import interval
 from eval_dagster.tracking.tracked_result import TrackedResult
@@ -263,7 +263,9 @@ def _computed(
     rows = metric_rows(task, scored)
     how = _estimated(partition, prompts, scores)
     if how is not None and how.estimate is not None:
-        rows = [_with_figures(row, how.estimate) for row in rows if row["is_headline"] and row["subject"] is None]
+        count, is_share = int(prompts.info.counts["prompts"]), headline(task).IS_PROPORTION
+        shown = [row for row in rows if row["is_headline"] and row["subject"] is None]
+        rows = [_with_figures(row, how.estimate, count, is_proportion=is_share) for row in shown]
     answers = read_answers(task, prompts.path, outputs.path, scores.path, scored, is_partial=bool(not_asked(outputs)))
     variants = variants_columns(task, scored, rows)
     rows = with_answer_figures(task, rows, scored, answers)
@@ -287,8 +289,9 @@ def _estimated(partition: Partition, prompts: LakeFile, scores: LakeFile) -> Est
     return estimated(partition, prompts, scores.info.inputs["model"], values)
 
 
-def _with_figures(row: MetricRow, found: BorrowedEstimate) -> MetricRow:
-    return {**row, "value": found.value, "stderr": found.stderr, "ci_low": found.ci_low, "ci_high": found.ci_high}
+def _with_figures(row: MetricRow, found: BorrowedEstimate, n: int, *, is_proportion: bool) -> MetricRow:
+    stderr, low, high = at_large(found, n, is_proportion=is_proportion)
+    return {**row, "value": found.value, "stderr": stderr, "ci_low": low, "ci_high": high}
 
 
 def _marked(row: MetricRow, how: Estimated) -> MetricRow:
@@ -309,7 +312,7 @@ def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) ->
     note = prompts and prompts.info.notes.get(FINDINGS_NOTE)
     findings = stable_hash([note, ANSWER_CHECKS_VERSION, *([changes] if changes else [])])
     if ESTIMATED in scores.info.inputs and not_asked(scores):
-        code = stable_hash([code, code_version(estimated, estimate), scores.info.counts["samples"]])
+        code = stable_hash([code, code_version(estimated, estimate, at_large), scores.info.counts["samples"]])
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code, findings])
     again = []
     if current is not None and current.info.fingerprint == fingerprint:

@@ -53,7 +53,7 @@ class BorrowedLook:
 
 @dataclass(frozen=True, kw_only=True)
 class BorrowedEstimate:
-    """A mean of all samples, estimated from some."""
+    """A mean of all samples, estimated from some. Its error is against the mean that all samples would give."""
 
     value: float
     stderr: float
@@ -61,6 +61,8 @@ class BorrowedEstimate:
     """Lower end of the 95 % confidence interval."""
     ci_high: float
     """Upper end of it."""
+    spread: float
+    """Estimated variance of a sample's value."""
     factor: float
     """The variance of an even draw of as many samples, divided by the estimate's own: effective samples for one that was asked."""
     is_dropped: bool
@@ -171,15 +173,34 @@ def estimate(looks: Sequence[BorrowedLook], answers: Floats, *, is_proportion: b
     if is_dropped:
         found = _combined([_without_predictions(look) for look in looks], answers)
     value, variance = min(1.0, max(0.0, found[0])), found[1]
-    stderr, quantile = math.sqrt(variance), float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
-    if is_proportion and stderr > 0:
-        spread = max(value * (1 - value), 1 / n)
-        low, high = wilson(value, max(1.0, spread / variance), quantile)
-    else:
-        low, high = max(0.0, value - quantile * stderr), min(1.0, value + quantile * stderr)
+    low, high = _interval(value, variance, is_proportion=is_proportion, least=1 / n)
     factor = even / variance if variance > 0 else 1.0
-    factor = min(1.0, factor) if is_dropped else factor
-    return BorrowedEstimate(value=value, stderr=stderr, ci_low=low, ci_high=high, factor=factor, is_dropped=is_dropped)
+    return BorrowedEstimate(
+        value=value,
+        stderr=math.sqrt(variance),
+        ci_low=low,
+        ci_high=high,
+        spread=even * n_asked / max(1 - n_asked / n, 1 / n),
+        factor=min(1.0, factor) if is_dropped else factor,
+        is_dropped=is_dropped,
+    )
+
+
+def at_large(found: BorrowedEstimate, n: int, *, is_proportion: bool) -> tuple[float, float, float]:
+    """The standard error and the 95 % interval of the mean of all samples that might be asked, of which the eval has `n`.
+
+    The error bars of other scores are of this kind. To the variance comes spread / n: other samples would give another mean.
+    """
+    variance = found.stderr**2 + found.spread / n
+    return math.sqrt(variance), *_interval(found.value, variance, is_proportion=is_proportion, least=1 / n)
+
+
+def _interval(value: float, variance: float, *, is_proportion: bool, least: float) -> tuple[float, float]:
+    quantile = float(scipy.special.ndtri((1 + CONFIDENCE) / 2))
+    if is_proportion and variance > 0:
+        return wilson(value, max(1.0, max(value * (1 - value), least) / variance), quantile)
+    half = quantile * math.sqrt(variance)
+    return max(0.0, value - half), min(1.0, value + half)
 
 
 def _combined(looks: Sequence[BorrowedLook], answers: Floats) -> tuple[float, float]:

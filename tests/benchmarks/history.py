@@ -18,6 +18,7 @@ from eval_dagster.statistics.borrowed import BorrowedEstimate, BorrowedLook, cho
 
 RESULTS = Path(__file__).parent / "results" / "history.json"
 HEAD = "| new model | asked |"
+HEAD_BY_VARIANT = "| variant |"
 SHARES = (0.125, 0.25, 0.5)
 """Parts of the questions that may be asked."""
 TIMES = 100
@@ -59,6 +60,7 @@ def cell(cases: Sequence[tuple[Answers, Answers]], most: int, times: int) -> dic
         "printed": float(np.median(printed)),
         "coverage": float(np.mean(covered)),
         "dropped": float(np.mean(dropped)),
+        "factors": factors,
     }
 
 
@@ -81,6 +83,18 @@ def table(results: Mapping[str, Any]) -> str:
             worst = f"{each['least']:.1f}" if name == "variant" and count > 1 else "–"
             figures = f"{each['factor']:.1f} | {worst} | {each['printed']:.1f} | {each['coverage']:.0%} | {each['dropped']:.0%}"
             lines.append(f"| {names[name]} | {each['asked']} of {results['questions']} | {figures} |")
+    return "\n".join(lines) + "\n"
+
+
+def table_by_variant(results: Mapping[str, Any]) -> str:
+    """The table of single variants, at the number in the middle, those that gain most first."""
+    variants = {name: unpacked(text, results["questions"]) for name, text in results["variants"].items()}
+    cells = results["cells"]["variant"]
+    middle = cells[len(cells) // 2]
+    lines = [f"{HEAD_BY_VARIANT} right | like the nearest other variant | factor reached, {middle['asked']} asked |", "|---" * 4 + "|"]
+    for factor, name in sorted(zip(middle["factors"], variants, strict=True), reverse=True):
+        others = [float((variants[name] == other).mean()) for key, other in variants.items() if key != name]
+        lines.append(f"| {name} | {variants[name].mean():.1%} | {max(others):.1%} | {factor:.1f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -132,7 +146,7 @@ def main(folder: str = "", times: str = str(TIMES)) -> None:
         "strangers": {name: packed(answers) for name, answers in strangers.items()},
     }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    sys.stdout.write(table(results))
+    sys.stdout.write(f"{table(results)}\n{table_by_variant(results)}")
 
 
 if __name__ == "__main__":

@@ -110,6 +110,10 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
     if names[0] is not None and names[1] is not None:
         a = find_result(state, eval_name, names[0], parameters.time("a_at"))
         b = find_result(state, eval_name, names[1], parameters.time("b_at"))
+        for each in (a, b):
+            if each.metric(None).get("estimate") == "history":
+                why = "its samples were chosen, and are not like the others"
+                raise NotFoundError(f"the score of {each.name} is an estimate by history: {why}, so it is not compared; choose another")
         shared = [name for name in a.metric_names if name in b.metric_names]
         metric = _known(parameters.text("metric"), shared)
         if metric is None:

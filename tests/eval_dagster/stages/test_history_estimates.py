@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from no_mlflow import NoMlflow
+from starlette.testclient import TestClient
 
 from eval_dagster.assets.materializations import materialization
 from eval_dagster.assets.names import Names
@@ -17,10 +18,11 @@ from eval_dagster.cli.leaderboard import standings
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
-from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.format.parquet_files import read_rows as read_rows_of
 from eval_dagster.lake.records import records_of
+from eval_dagster.pages.server.application import application
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -152,7 +154,7 @@ def test_a_new_relative_is_estimated_from_a_part(family: Family) -> None:
     assert len(family.asked()) == 100
     assert (shown["n"], shown["n_not_asked"], shown["estimate"]) == (100, 300, "history")
     assert shown["estimate_factor"] > 1.5
-    note = "100 of 400 samples asked, the others predicted by 4 earlier results (old3, old2, old1, old0); each counts as"
+    note = "100 of 400 samples asked, the others predicted by 4 earlier results (old3, old2, old1, old0); the score of all is"
     assert shown["estimate_note"].startswith(note)
     asked = [f"word {number}" for number in family.asked()]
     (plain,) = family.rows("select avg(value) as mean from scores where model = 'new'")
@@ -171,9 +173,10 @@ def test_a_new_relative_is_estimated_from_a_part(family: Family) -> None:
 
     family.run(["new"])  # without the setting
     assert len(family.asked()) == 400 == len(set(family.asked())), "nothing is asked twice"
-    (full,) = family.rows("select value, n, n_not_asked, estimate, estimate_note from leaderboard where model = 'new'")
+    (full,) = family.rows("select value, stderr, n, n_not_asked, estimate, estimate_note from leaderboard where model = 'new'")
     assert (full["n"], full["n_not_asked"], full["estimate"], full["estimate_note"]) == (400, None, None, None)
     assert shown["ci_low"] < full["value"] < shown["ci_high"]
+    assert shown["stderr"] > full["stderr"]
     assert abs(plain["mean"] - full["value"]) > abs(shown["value"] - full["value"]), "uncertain samples are asked more often"
     assert len(asked) == 100
 
@@ -272,3 +275,15 @@ def test_an_estimate_is_not_compared(family: Family) -> None:
     assert old is not None
     with pytest.raises(LakeError, match="is an estimate by history"):
         compare_points(new, old, family.project().task("numbers").METRICS)
+    assert family.rows("from paired_difference('old1', 'old0')")
+    for pair in ("'new', 'old0'", "'old0', 'new'"):
+        assert family.rows(f"from paired_difference({pair})") == []
+    reader = CatalogReader(lake)
+    client = TestClient(application(reader), base_url="http://127.0.0.1:4000")
+    refused = client.get("/compare?eval=numbers&a=new&b=old0")
+    assert refused.status_code == 404
+    assert "is an estimate by history" in refused.text
+    assert "an estimate: 100 of 400 samples asked, the others predicted" in client.get("/samples?eval=numbers&model=new").text
+    assert "estimated by history: 100 of 400 samples asked" in client.get("/leaderboard").text
+    assert "estimated by history: 100 of 400 asked" in client.get("/history?eval=numbers&model=new").text
+    reader.close()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from eval_dagster.statistics.borrowed import BorrowedEstimate, BorrowedLook, choose, estimate, next_end, predict
+from eval_dagster.statistics.borrowed import BorrowedEstimate, BorrowedLook, at_large, choose, estimate, next_end, predict
 
 Floats = NDArray[np.float64]
 N = 1_000
@@ -52,6 +52,8 @@ def test_relatives_make_a_sample_worth_several() -> None:
     assert np.median([each.factor for each in found]) > 2.5
     assert coverage(found, family[0]) >= 0.9
     assert not any(each.is_dropped for each in found)
+    full = np.sqrt(family[0].var() / N)
+    assert all(at_large(each, N, is_proportion=True)[0] > 0.95 * full for each in found), "no estimate is surer than all samples"
     _, _, without = repeated(family[1:], family[0], blind=True)
     assert without < 1.6, "the factor is the history's"
 
