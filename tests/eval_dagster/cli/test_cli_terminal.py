@@ -94,6 +94,7 @@ def test_long_names_keep_a_table_a_table(
             newer_attempt=None,
             mixed_answers=None,
             findings=[],
+            estimate_note=None,
         )
         for name in (LONG, "sums")
         for model in (f"{LONG}-bf16", "m")

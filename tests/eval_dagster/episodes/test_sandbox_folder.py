@@ -160,6 +160,7 @@ def _project(folder: Path, allow: bool) -> None:
     (folder / "evals.yaml").write_text(yaml.safe_dump(evals))
 
 
+@pytest.mark.long
 def test_an_eval_whose_tools_run_code_needs_the_permission_of_its_project(tmp_path: Path) -> None:
     _project(tmp_path, allow=False)
     done = run_command("run", folder=tmp_path)

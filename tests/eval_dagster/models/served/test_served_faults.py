@@ -14,7 +14,7 @@ from servers.faults import Fault, faulty_proxy
 from servers.stub import Stub, stub_server
 
 import eval_dagster as ed
-from eval_dagster.models.served.watch import PROMPTS
+from eval_dagster.models.served.canaries import PROMPTS
 
 CONFIG = """
     models:
