@@ -274,7 +274,7 @@ _REFRESH = (
 
 
 def _curve(project: Project, run: str) -> str | None:
-    """The mean learning curve of a training run, or of its first eval if there is no mean."""
+    """The mean learning curve of a training run, or of its first eval where a mean is missing."""
     evals = (None, *list(project.config.evals)[:_MOST_CURVES])
     return next((curve for name in evals if (curve := learning_curve_markdown(project.lake, run, name))), None)
 

@@ -174,7 +174,7 @@ def _current(key: dg.AssetKey, partitions: Sequence[str], warnings: Sequence[str
 
 
 def _not_evaluated(failure: StageFailure, names: Names) -> dg.AssetObservation:
-    """A partition of a deleted checkpoint. That is no failure: nobody can evaluate it any more."""
+    """A partition of a deleted checkpoint. It does not fail, since nobody can evaluate it any more."""
     return dg.AssetObservation(
         names.key(failure.stage),
         partition=partition_key(failure.eval_name, failure.model),

@@ -156,7 +156,7 @@ def worker_time(worker_s: float, gpu_s: float | None) -> str:
 
 
 def _again() -> str:
-    """The command that runs, which prints all warnings once more if its output is no terminal. What is current is not computed again."""
+    """The command that runs, which prints all warnings once more if its output is not a terminal. What is current is not computed again."""
     return f"{program_name()} {shlex.join(sys.argv[1:])} 2>&1 | less -S"
 
 

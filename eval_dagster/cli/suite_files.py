@@ -54,7 +54,7 @@ def read_suite_file(path: Path, models: Sequence[str]) -> SuiteFile:
     the means of other suites becomes a weighted mean of their evals. What cannot be said in evals.yaml becomes a note.
 
     Raises:
-        UsageError: The file cannot be read, or is no suite.
+        UsageError: The file cannot be read, or has another content.
     """
     try:
         document = yaml.safe_load(path.read_text("utf-8"))

@@ -136,7 +136,7 @@ def _fitting(
     *,
     count: int | None = None,
 ) -> int:
-    """The number of rows that fit on the screen, at least one; all if standard output is no terminal. `count` counts more than these."""
+    """The number of rows that fit on the screen, at least one; all if standard output is not a terminal. `count` counts more than these."""
     count = len(rows) if count is None else count
     if not sys.stdout.isatty():
         return count

@@ -101,7 +101,7 @@ class State:
             raise self._episode.fail(error) from error
 
     async def _by_machine(self, function: Callable[[], Any], most_s: float | None) -> Any:
-        """Call a function in a thread. A failure of the machine ends the episode, and is no result of a tool."""
+        """Call a function in a thread. A failure of the machine ends the episode, and a tool has no result by it."""
         try:
             return await self._episode.of.in_thread(function, most_s)
         except MachineError as error:

@@ -214,7 +214,7 @@ class Tau2Registry(ProcessRegistry):
         """The task of a domain.
 
         Raises:
-            TaskDefinitionError: There is no domain of this name.
+            TaskDefinitionError: The domain is unknown.
             RequirementError: The environment is missing.
         """
         environment = self.environment()

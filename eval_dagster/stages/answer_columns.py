@@ -62,7 +62,7 @@ class Positions:
         return found
 
     def have(self, position: int) -> Flags:
-        """Whether a position is among those of each answer."""
+        """Whether each answer has a position."""
         found = np.zeros(len(self.counts), dtype=np.bool_)
         found[self.answer[self.position == position]] = True
         return found

@@ -40,7 +40,7 @@ class Looks(Protocol):
 
     @property
     def n_parts(self) -> int:
-        """Parts in which samples are asked. After the last one there is no look."""
+        """Parts in which samples are asked. The last one has no look after it."""
         ...
 
     @property

@@ -36,7 +36,7 @@ class LoggedRun:
 
     @property
     def size(self) -> int:
-        """Bytes of the artifacts; 0 if they are no files of this machine."""
+        """Bytes of the artifacts; 0 if they lie elsewhere than on this machine."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file()) if self.folder else 0
 
 

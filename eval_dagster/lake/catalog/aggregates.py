@@ -53,7 +53,7 @@ class _Found:
 
     @property
     def is_even(self) -> bool:
-        """Whether the scores behind it stand for all samples: those of an estimate by history were chosen."""
+        """Whether the scores behind it stand for all samples: an estimate by history has chosen ones."""
         return self.estimate != "history"
 
     @property

@@ -69,7 +69,7 @@ class Answer:
 
     @property
     def says_something(self) -> bool:
-        """Whether it has log-probabilities other than that of a certain token."""
+        """Whether it has log-probabilities of more than a certain token."""
         return min(self.logprobs, default=0.0) < _CERTAIN
 
 

@@ -152,7 +152,7 @@ class Series:
     async def ask(
         self, requests: Sequence[Request], context: int | None, reporter: Reporter, feed: Feed[Sequence[Request]] | None = None
     ) -> None:
-        """Answer the requests, and those of a feed. A request is begun when its first call may be sent, so that few are held at once."""
+        """Answer the requests, and what a feed brings. A request is begun when its first call may be sent, so that few are held at once."""
         await self.prepare(requests, context, reporter)
         async with asyncio.TaskGroup() as group:
             await self.begin(requests, group)

@@ -65,7 +65,37 @@ def test_a_command_beyond_a_limit_changes_no_file() -> None:
         folder.write("big", "x" * 2**20)
 
 
-@pytest.mark.parametrize("path", ["", "/etc/passwd", "../up", "a/../../b", "."])
+@pytest.mark.long
+@pytest.mark.usefixtures("_sandbox")
+def test_a_folder_stays_usable_whatever_a_command_leaves() -> None:
+    folder = ed.SandboxFolder({"kept": "x"})
+    assert folder.run("mkdir d; echo 1 > d/in; echo 2 > f; chmod 000 d f; printf x > \"$(printf 'a\\377b')\"") == ""
+    assert folder.run("cat d/in f; ls | wc -l") == "1\n2\n4\n"
+    deep = "python3 -c \"import os\nfor i in range(900): os.mkdir('e'); os.chdir('e')\""
+    many = "mkdir m; for i in $(seq 6000); do : > m/$i; done"
+    for command in (deep, many):
+        assert folder.run(command).endswith("bytes; no file has changed]")
+        assert folder.run("ls | wc -l") == "4\n"
+    assert folder.run("ln -s / root; mkfifo pipe; ls root | grep -c tmp") == "1\n"
+    assert folder.run("ls | wc -l") == "4\n"
+
+
+def test_a_file_that_is_read_is_cut_as_an_output_is() -> None:
+    folder = ed.SandboxFolder({f"file{number:03}": "x" * 30_000 for number in range(30)})
+    assert folder.read("file001") == "x" * 20_000 + "\n[cut off after 20,000 bytes]"
+    with pytest.raises(FileNotFoundError, match=r"the files are: file000, .*, file019 and 10 more"):
+        folder.read("other")
+
+
+@pytest.mark.parametrize("path", ["a/b", "a/b/c/d", "a"])
+def test_no_file_is_a_folder_too(path: str) -> None:
+    folder = ed.SandboxFolder({"a/b/c": "1"})
+    with pytest.raises(ValueError, match="expected no file that is also a folder"):
+        folder.write(path, "2")
+    assert dict(folder.files) == {"a/b/c": b"1"}
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../up", "a/../../b", ".", "a\0b", "x" * 256, "d/" * 600 + "x", "\ud800"])
 def test_a_path_lies_within_the_folder(path: str) -> None:
     with pytest.raises(ValueError, match="expected one within the folder"):
         ed.SandboxFolder().write(path, "")
