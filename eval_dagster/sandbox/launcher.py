@@ -6,8 +6,8 @@ Each process has less power than the one before:
 2. The program and its tests run in a new interpreter each, with an empty environment, no privileges, and limits.
 
 Only the launcher can write the report. Tests report through a descriptor that the program does not have. A program without tests returns
-a secret at its end, so that leaving early with exit status 0 does not count as success. This proves less: a program that looks for the sandbox's
-descriptors can read the secret earlier.
+a secret at its end, so that leaving early with exit status 0 does not count as success. This proves less: a program that looks for the
+sandbox's descriptors can read the secret earlier.
 """
 
 import ctypes
