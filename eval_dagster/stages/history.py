@@ -5,7 +5,7 @@ same samples, and a history that has changed meanwhile changes no choice that wa
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,7 +20,7 @@ from eval_dagster.lake.lineage import asked_versions
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import fields_in
-from eval_dagster.metrics.base import CorpusMetric, ItemMetric, bounds_of
+from eval_dagster.metrics.base import CorpusMetric, ItemMetric, known_bounds
 from eval_dagster.records.history_looks import HistoryLook
 from eval_dagster.stages.episodes import is_episodic
 from eval_dagster.stages.looks import NOT_ASKED, Ending
@@ -211,10 +211,8 @@ def _found(partition: Partition, prompts: LakeFile, ids: Sequence[str], model_ve
     lake, metric = partition.project.lake, headline(partition.task)
     none = _History(values=np.empty((0, len(ids))))
     name = metric.NAME
-    if issubclass(metric, CorpusMetric | ItemMetric) or partition.task.HEADLINE_AGGREGATION != "micro":
-        return _History(values=none.values, reason=f"the score by {name} is not a mean of all samples")
-    if bounds_of(metric) != (0.0, 1.0):
-        return _History(values=none.values, reason=f"the values of {name} do not lie between 0 and 1")
+    if (reason := _unfit(partition)) is not None:
+        return _History(values=none.values, reason=reason)
     version, questions = metric_versions(partition.task, [metric])[name], asked_versions(prompts.path)[1]
     found: list[tuple[str, str]] = []
     for newest in lake.newest_files("metrics", partition.eval_name):
@@ -237,6 +235,16 @@ def _found(partition: Partition, prompts: LakeFile, ids: Sequence[str], model_ve
         had = f"{len(read.files)} of other models or versions on the same questions, with all samples, by the same metric"
         return _History(values=none.values, reason=f"it needs at least {FEWEST_MODELS} results, and the lake has {had}")
     return read
+
+
+def _unfit(partition: Partition, values: Iterable[float | None] = ()) -> str | None:
+    """Why the score of an eval, whose samples have these values, cannot be estimated by a history. None if it can."""
+    metric = headline(partition.task)
+    if issubclass(metric, CorpusMetric | ItemMetric) or partition.task.HEADLINE_AGGREGATION != "micro":
+        return f"the score by {metric.NAME} is not a mean of all samples"
+    if known_bounds(metric, values) != (0.0, 1.0):
+        return f"the values of {metric.NAME} do not lie between 0 and 1"
+    return None
 
 
 def _shown(rows: Sequence[MetricRow]) -> MetricRow | None:
@@ -279,7 +287,9 @@ class Estimated:
     note: str
 
 
-def estimated(partition: Partition, prompts: LakeFile, model_version: str, values: Mapping[str, float | None]) -> Estimated:
+def estimated(
+    partition: Partition, prompts: LakeFile, model_version: str, values: Mapping[str, float | None], clusters: Iterable[str]
+) -> Estimated:
     """Estimate the score of a partition.
 
     Args:
@@ -287,9 +297,11 @@ def estimated(partition: Partition, prompts: LakeFile, model_version: str, value
         prompts: All its prompts.
         model_version: The version of the model that was asked.
         values: The values of the samples that were asked, None for an error.
+        clusters: Their clusters.
 
     Raises:
-        LakeError: The looks are not in the lake by which these samples were asked.
+        LakeError: The looks are not in the lake by which these samples were asked, or the headline metric is another one since then, whose
+            score no such samples estimate.
     """
     every = list(_stored(partition.project.lake, partition, prompts.info.version, model_version))
     looks = [look for look in every if look.n_asked <= len(values)]
@@ -302,6 +314,12 @@ def estimated(partition: Partition, prompts: LakeFile, model_version: str, value
     asked = f"{len(values):,} of {len(ids):,} samples asked"
     if (reason := looks[0].reason) is not None:
         return Estimated(estimate=None, note=f"{asked}, drawn evenly, without the help of earlier models: {reason}")
+    unfit = _unfit(partition, values.values()) or ("the samples come in clusters" if len(set(clusters)) < len(values) else None)
+    if unfit is not None:
+        raise LakeError(
+            f"{asked} of {partition}, chosen by the answers of earlier models, and now {unfit}, of which they tell nothing; "
+            "remove `estimate` from the eval in evals.yaml, and run it"
+        )
     answers = np.array([np.nan if (value := values.get(name)) is None else value for name in ids], dtype=float)
     found = estimate(list(_borrowed(looks, ids)), answers, is_proportion=headline(partition.task).IS_PROPORTION)
     models = list(dict.fromkeys(looks[0].models))

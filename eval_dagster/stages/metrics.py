@@ -284,9 +284,9 @@ def _estimated(partition: Partition, prompts: LakeFile, scores: LakeFile) -> Est
     if ESTIMATED not in scores.info.inputs or not not_asked(scores):
         return None
     metric = headline(partition.task).NAME
-    rows = read_rows(scores.path, ["sample_id", "value"], pc.field("metric") == metric)
+    rows = read_rows(scores.path, ["sample_id", "cluster", "value"], pc.field("metric") == metric)
     values = {row["sample_id"]: row["value"] for row in rows}
-    return estimated(partition, prompts, scores.info.inputs["model"], values)
+    return estimated(partition, prompts, scores.info.inputs["model"], values, [row["cluster"] for row in rows])
 
 
 def _with_figures(row: MetricRow, found: BorrowedEstimate, n: int, *, is_proportion: bool) -> MetricRow:

@@ -65,7 +65,7 @@ UNBOUNDED = (
         HIGHER_IS_BETTER = True
 
         def calculate(self, response):
-            return len(response.completion)
+            return len(response.completion_text)
 
     class Numbers""",
     )
@@ -248,6 +248,25 @@ def test_values_without_bounds_are_an_even_draw(family: Family) -> None:
     (shown,) = family.rows("select * from leaderboard where model = 'new'")
     assert shown["estimate"] == "plain"
     assert "the values of length do not lie between 0 and 1" in shown["estimate_note"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (UNBOUNDED, "the values of length do not lie between 0 and 1"),
+        (TASK.replace('["all"]', '["all"]\n        HEADLINE_AGGREGATION = "macro"'), "is not a mean of all samples"),
+    ],
+)
+def test_samples_that_were_chosen_give_no_score_of_another_kind(family: Family, task: str, reason: str) -> None:
+    family.run(["new"], ESTIMATE)
+    family.write("task.py", task)
+    (failure,) = (each for each in family.run(["new"], ESTIMATE) if isinstance(each, StageFailure))
+    assert failure.stage == "task_metrics"
+    assert reason in failure.message
+    assert "remove `estimate` from the eval in evals.yaml, and run it" in failure.message
+    assert not [each for each in family.run(["new"]) if isinstance(each, StageFailure)]
+    assert len(family.asked()) == 400 == len(set(family.asked()))
 
 
 @pytest.mark.long
