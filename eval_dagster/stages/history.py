@@ -5,22 +5,25 @@ same samples, and a history that has changed meanwhile changes no choice that wa
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError, LakeUnreachableError, TaskDefinitionError
+from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.lake.format.parquet_files import read_few_rows, read_table
+from eval_dagster.lake.format.parquet_files import FileInfo, read_few_rows, read_table
 from eval_dagster.lake.lineage import asked_versions
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.columns import MetricRow, PromptRow, ResponseRow
 from eval_dagster.lake.tables.rows import fields_in
-from eval_dagster.metrics.base import CorpusMetric, ItemMetric, bounds_of
+from eval_dagster.metrics.base import CorpusMetric, ItemMetric, known_bounds
 from eval_dagster.records.history_looks import HistoryLook
 from eval_dagster.stages.episodes import is_episodic
 from eval_dagster.stages.looks import NOT_ASKED, Ending
@@ -43,7 +46,9 @@ from eval_dagster.versions.hashes import stable_hash
 
 _TABLE = "history_looks"
 _MOST_FILES, _MOST_RESULTS = 10, 60
-"""Newest results of a model that are looked through, and most results that predict: the newest."""
+"""Newest whole results of a model that are looked through, and most results that predict: the newest."""
+_PART = 10_000
+"""Prompts whose answers are looked for together."""
 _SHOWN = 5
 """Models that a note names."""
 log = logging.getLogger(__name__)
@@ -62,7 +67,7 @@ class _History:
 
 
 def looks_of_estimate(partition: Partition, prompts: LakeFile, model_version: str) -> "HistoryLooks | None":
-    """Plan how an eval is asked for an estimate. None if its settings have none, or allow as many samples as it has.
+    """Plan how an eval is asked for an estimate. None if its settings have none, allow as many samples as it has, or all are answered.
 
     Raises:
         TaskDefinitionError: A sample of the eval is not one prompt.
@@ -79,6 +84,8 @@ def looks_of_estimate(partition: Partition, prompts: LakeFile, model_version: st
             f"the eval {partition.eval_name} has `estimate: {{history: {setting.history}}}` in evals.yaml, but a sample of its task is "
             "an episode, or several prompts that are scored together; an estimate needs one prompt for each sample. Remove `estimate`"
         )
+    if _is_answered(partition, prompts, model_version):
+        return None
     stored = list(_stored(partition.project.lake, partition, prompts.info.version, model_version))
     if stored:
         history = _read(partition, stored[0].history_files, ids, reason=stored[0].reason)
@@ -93,6 +100,13 @@ def looks_of_estimate(partition: Partition, prompts: LakeFile, model_version: st
         history=history,
         looks=stored,
     )
+
+
+def _is_answered(partition: Partition, prompts: LakeFile, model_version: str) -> bool:
+    """Whether the response cache has the answers to all prompts."""
+    cache = ResponseCache(partition.project.lake, model_version)
+    names = read_table(prompts.path, ["request_id"], pc.field("error").is_null())["request_id"].to_pylist()
+    return all(cache.find(part).keys() >= set(part) for part in (names[start : start + _PART] for start in range(0, len(names), _PART)))
 
 
 @dataclass(kw_only=True)
@@ -211,25 +225,14 @@ def _found(partition: Partition, prompts: LakeFile, ids: Sequence[str], model_ve
     lake, metric = partition.project.lake, headline(partition.task)
     none = _History(values=np.empty((0, len(ids))))
     name = metric.NAME
-    if issubclass(metric, CorpusMetric | ItemMetric) or partition.task.HEADLINE_AGGREGATION != "micro":
-        return _History(values=none.values, reason=f"the score by {name} is not a mean of all samples")
-    if bounds_of(metric) != (0.0, 1.0):
-        return _History(values=none.values, reason=f"the values of {name} do not lie between 0 and 1")
-    version, questions = metric_versions(partition.task, [metric])[name], asked_versions(prompts.path)[1]
+    if (reason := _unfit(partition)) is not None:
+        return _History(values=none.values, reason=reason)
+    ruler = (name, metric_versions(partition.task, [metric])[name], asked_versions(prompts.path)[1])
     found: list[tuple[str, str]] = []
     for newest in lake.newest_files("metrics", partition.eval_name):
         versions = {model_version} if newest.parent.name == f"model={partition.model}" else set[str]()
-        for path in list(reversed(lake.files(newest.parent)))[:_MOST_FILES]:
-            try:
-                info = lake.info(path)
-                row = _shown(read_few_rows(path))
-            except LakeUnreachableError:
-                raise
-            except LakeError:  # a damaged result predicts nothing
-                continue
-            if row is None or info.counts.get(NOT_ASKED) or info.inputs["model"] in versions:
-                continue
-            if (row["metric"], row["metric_version"], row["questions_version"]) == (name, version, questions):
+        for path, info, row in islice(_whole(lake, newest.parent), _MOST_FILES):
+            if info.inputs["model"] not in versions and (row["metric"], row["metric_version"], row["questions_version"]) == ruler:
                 versions.add(info.inputs["model"])
                 found.append((info.materialized_at, path.relative_to(lake.root).as_posix()))
     read = _read(partition, [file for _, file in sorted(found, reverse=True)[:_MOST_RESULTS]], ids, reason=None)
@@ -237,6 +240,29 @@ def _found(partition: Partition, prompts: LakeFile, ids: Sequence[str], model_ve
         had = f"{len(read.files)} of other models or versions on the same questions, with all samples, by the same metric"
         return _History(values=none.values, reason=f"it needs at least {FEWEST_MODELS} results, and the lake has {had}")
     return read
+
+
+def _unfit(partition: Partition, values: Iterable[float | None] = ()) -> str | None:
+    """Why the score of an eval, whose samples have these values, cannot be estimated by a history. None if it can."""
+    metric = headline(partition.task)
+    if issubclass(metric, CorpusMetric | ItemMetric) or partition.task.HEADLINE_AGGREGATION != "micro":
+        return f"the score by {metric.NAME} is not a mean of all samples"
+    if known_bounds(metric, values) != (0.0, 1.0):
+        return f"the values of {metric.NAME} do not lie between 0 and 1"
+    return None
+
+
+def _whole(lake: Lake, folder: Path) -> Iterator[tuple[Path, FileInfo, MetricRow]]:
+    """The results of a model that have all samples, the newest first, with the row that is shown. Damaged ones are left out."""
+    for path in reversed(lake.files(folder)):
+        try:
+            info = lake.info(path)
+            if not info.counts.get(NOT_ASKED) and (row := _shown(read_few_rows(path))) is not None:
+                yield path, info, row
+        except LakeUnreachableError:
+            raise
+        except LakeError:
+            continue
 
 
 def _shown(rows: Sequence[MetricRow]) -> MetricRow | None:
@@ -275,11 +301,15 @@ class Estimated:
     """The score of all samples by the answers to some, for the row of `metrics`."""
 
     estimate: BorrowedEstimate | None
-    """None if the samples are an even draw, whose own mean and error bar stand."""
+    """None if the samples are an even draw, whose own mean and error bar stand, or if none of them has a value."""
+    is_chosen: bool
+    """Whether some samples were likelier than others, so that other means of the samples say nothing."""
     note: str
 
 
-def estimated(partition: Partition, prompts: LakeFile, model_version: str, values: Mapping[str, float | None]) -> Estimated:
+def estimated(
+    partition: Partition, prompts: LakeFile, model_version: str, values: Mapping[str, float | None], clusters: Iterable[str]
+) -> Estimated:
     """Estimate the score of a partition.
 
     Args:
@@ -287,9 +317,11 @@ def estimated(partition: Partition, prompts: LakeFile, model_version: str, value
         prompts: All its prompts.
         model_version: The version of the model that was asked.
         values: The values of the samples that were asked, None for an error.
+        clusters: Their clusters.
 
     Raises:
-        LakeError: The looks are not in the lake by which these samples were asked.
+        LakeError: The looks are not in the lake by which these samples were asked, or the headline metric is another one since then, whose
+            score no such samples estimate.
     """
     every = list(_stored(partition.project.lake, partition, prompts.info.version, model_version))
     looks = [look for look in every if look.n_asked <= len(values)]
@@ -301,7 +333,16 @@ def estimated(partition: Partition, prompts: LakeFile, model_version: str, value
     ids = sorted(read_table(prompts.path, ["sample_id"])["sample_id"].to_pylist())
     asked = f"{len(values):,} of {len(ids):,} samples asked"
     if (reason := looks[0].reason) is not None:
-        return Estimated(estimate=None, note=f"{asked}, drawn evenly, without the help of earlier models: {reason}")
+        how = f"drawn evenly, without the help of earlier models (on {looks[0].chosen_at:%Y-%m-%d}: {reason})"
+        return Estimated(estimate=None, is_chosen=False, note=f"{asked}, {how}")
+    if all(value is None for value in values.values()):
+        return Estimated(estimate=None, is_chosen=True, note=f"{asked}, and none has a score, so that there is no estimate")
+    unfit = _unfit(partition, values.values()) or ("the samples come in clusters" if len(set(clusters)) < len(values) else None)
+    if unfit is not None:
+        raise LakeError(
+            f"{asked} of {partition}, chosen by the answers of earlier models, and now {unfit}, of which they tell nothing; "
+            "remove `estimate` from the eval in evals.yaml, and run it"
+        )
     answers = np.array([np.nan if (value := values.get(name)) is None else value for name in ids], dtype=float)
     found = estimate(list(_borrowed(looks, ids)), answers, is_proportion=headline(partition.task).IS_PROPORTION)
     models = list(dict.fromkeys(looks[0].models))
@@ -312,7 +353,9 @@ def estimated(partition: Partition, prompts: LakeFile, model_version: str, value
     else:
         note = f"{asked}, the others predicted by {by}"
     all_of_them = f"the score of all is between {found.ci_low:.3f} and {found.ci_high:.3f} (95 %)"
-    return Estimated(estimate=found, note=f"{note}; {all_of_them}; each counts as {found.factor:.2f} samples of an even draw")
+    return Estimated(
+        estimate=found, is_chosen=True, note=f"{note}; {all_of_them}; each counts as {found.factor:.2f} samples of an even draw"
+    )
 
 
 def _borrowed(looks: Sequence[HistoryLook], ids: Sequence[str]) -> Iterator[BorrowedLook]:

@@ -262,10 +262,10 @@ def _computed(
     scored = read_scores(scores.path)
     rows = metric_rows(task, scored)
     how = _estimated(partition, prompts, scores)
+    if how is not None and how.is_chosen:
+        rows = [row for row in rows if row["is_headline"] and row["subject"] is None]
     if how is not None and how.estimate is not None:
-        count, is_share = int(prompts.info.counts["prompts"]), headline(task).IS_PROPORTION
-        shown = [row for row in rows if row["is_headline"] and row["subject"] is None]
-        rows = [_with_figures(row, how.estimate, count, is_proportion=is_share) for row in shown]
+        rows = [_with_figures(row, how.estimate, int(prompts.info.counts["prompts"])) for row in rows]
     answers = read_answers(task, prompts.path, outputs.path, scores.path, scored, is_partial=bool(not_asked(outputs)))
     variants = variants_columns(task, scored, rows)
     rows = with_answer_figures(task, rows, scored, answers)
@@ -284,13 +284,13 @@ def _estimated(partition: Partition, prompts: LakeFile, scores: LakeFile) -> Est
     if ESTIMATED not in scores.info.inputs or not not_asked(scores):
         return None
     metric = headline(partition.task).NAME
-    rows = read_rows(scores.path, ["sample_id", "value"], pc.field("metric") == metric)
+    rows = read_rows(scores.path, ["sample_id", "cluster", "value"], pc.field("metric") == metric)
     values = {row["sample_id"]: row["value"] for row in rows}
-    return estimated(partition, prompts, scores.info.inputs["model"], values)
+    return estimated(partition, prompts, scores.info.inputs["model"], values, [row["cluster"] for row in rows])
 
 
-def _with_figures(row: MetricRow, found: BorrowedEstimate, n: int, *, is_proportion: bool) -> MetricRow:
-    stderr, low, high = at_large(found, n, is_proportion=is_proportion)
+def _with_figures(row: MetricRow, found: BorrowedEstimate, n: int) -> MetricRow:
+    stderr, low, high = at_large(found, n)
     return {**row, "value": found.value, "stderr": stderr, "ci_low": low, "ci_high": high}
 
 

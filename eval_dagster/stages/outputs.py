@@ -68,7 +68,6 @@ class _Asking:
     prompts: LakeFile
     plan: Plan
     rows: StageTable
-    """The rows of `responses` so far."""
     counts: Counts
     looks: Looks | None = None
     """The looks at which it may be stopped."""
@@ -130,7 +129,9 @@ def materialize_outputs(
             has_price = getattr(project.model(model), "price", None) is not None
             content = (*_CONTENT, COURSE) if is_episodic(partition) else _CONTENT
             rows, counts = partition.table(_STAGE, content), Counts(has_price=has_price)
-            if stopping is not None and not is_episodic(partition) and project.eval(eval_name).estimate is None:
+            setting = project.eval(eval_name).estimate
+            has_estimate = setting is not None and setting.history < prompts.info.counts["prompts"]
+            if stopping is not None and not is_episodic(partition) and not has_estimate:
                 looks = stopping.looks_at(partition, prompts)
             plans.append(_Asking(partition=partition, prompts=prompts, plan=plan, rows=rows, counts=counts, looks=looks))
     if not plans:
@@ -356,8 +357,9 @@ def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str
 
 def _again(current: LakeFile, suite: str | None, most: int | None) -> dict[str, bool]:
     """Why responses are made again. With an estimate, `most` samples are enough; all are better, and stay."""
-    inputs, is_part = current.info.inputs, bool(current.info.counts.get(NOT_ASKED))
-    is_enough = suite == inputs.get(STOPPED_BY, "") if most is None else inputs.get(ESTIMATED) == str(most)
+    inputs, is_part = current.info.inputs, bool(count := current.info.counts.get(NOT_ASKED, 0))
+    has_looks = most is not None and most < count + current.info.counts["requests"]
+    is_enough = suite == inputs.get(STOPPED_BY, "") if not has_looks else inputs.get(ESTIMATED) == str(most)
     return {"errors": bool(current.info.counts["retryable_errors"]), "samples": is_part and not is_enough}
 
 

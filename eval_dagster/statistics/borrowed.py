@@ -65,6 +65,8 @@ class BorrowedEstimate:
     """Estimated variance of a sample's value."""
     factor: float
     """The variance of an even draw of as many samples, divided by the estimate's own: effective samples for one that was asked."""
+    is_proportion: bool
+    """Whether all values are 0 or 1."""
     is_dropped: bool
     """Whether the predictions are left out of the estimate, because with them the factor would be below 1."""
 
@@ -158,12 +160,13 @@ def estimate(looks: Sequence[BorrowedLook], answers: Floats, *, is_proportion: b
     Args:
         looks: The looks, in their order.
         answers: The value of each sample, from 0 to 1; NaN if it has none, or was not asked. An error counts as its prediction.
-        is_proportion: Whether all values are 0 or 1.
+        is_proportion: Whether the metric gives 0 or 1. A value between them, such as the mean of several texts, counts as it is.
 
     Raises:
         ValueError: No sample has a value.
     """
     found = _combined(looks, answers)
+    is_proportion = is_proportion and not ((answers > 0) & (answers < 1)).any()
     n_asked = sum(int(np.isfinite(answers[look.rest[look.drawn]]).sum()) for look in looks)
     if not n_asked:
         raise ValueError("no asked sample has a value")
@@ -182,17 +185,18 @@ def estimate(looks: Sequence[BorrowedLook], answers: Floats, *, is_proportion: b
         ci_high=high,
         spread=even * n_asked / max(1 - n_asked / n, 1 / n),
         factor=min(1.0, factor) if is_dropped else factor,
+        is_proportion=is_proportion,
         is_dropped=is_dropped,
     )
 
 
-def at_large(found: BorrowedEstimate, n: int, *, is_proportion: bool) -> tuple[float, float, float]:
+def at_large(found: BorrowedEstimate, n: int) -> tuple[float, float, float]:
     """The standard error and the 95 % interval of the mean of all samples that might be asked, of which the eval has `n`.
 
     The error bars of other scores are of this kind. To the variance comes spread / n: other samples would give another mean.
     """
     variance = found.stderr**2 + found.spread / n
-    return math.sqrt(variance), *_interval(found.value, variance, is_proportion=is_proportion, least=1 / n)
+    return math.sqrt(variance), *_interval(found.value, variance, is_proportion=found.is_proportion, least=1 / n)
 
 
 def _interval(value: float, variance: float, *, is_proportion: bool, least: float) -> tuple[float, float]:

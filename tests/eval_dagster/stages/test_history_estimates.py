@@ -4,6 +4,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.parquet_files import read_rows as read_rows_of
 from eval_dagster.lake.records import records_of
 from eval_dagster.pages.server.application import application
@@ -30,6 +32,7 @@ from eval_dagster.records.judgements import Verdict
 from eval_dagster.results.comparison import compare_points
 from eval_dagster.results.materializations import MaterializationName
 from eval_dagster.stages.history import HistoryLooks
+from eval_dagster.stages.looks import Looks, Stopping
 from eval_dagster.stages.metrics import tracked_result
 from eval_dagster.stages.partition import STAGES, Partition, StageFailure, StageResult
 
@@ -65,12 +68,23 @@ UNBOUNDED = (
         HIGHER_IS_BETTER = True
 
         def calculate(self, response):
-            return len(response.completion)
+            return len(response.completion_text)
 
     class Numbers""",
     )
     .replace("    from eval_dagster.records", "    from eval_dagster.metrics.base import CompletionMetric\n    from eval_dagster.records")
 )
+FRAGILE = """    class Fragile(CompletionMetric):
+        NAME = "fragile"
+        HIGHER_IS_BETTER = True
+        IS_PROPORTION = True
+
+        def calculate(self, response):
+            if response.completion_text == "broken":
+                raise ValueError("it cannot be read")
+            return float(response.completion_text != "wrong")
+
+    class Numbers"""
 MODEL = '''
     """Relatives: a number is hard for all of them, but for a few of its own."""
 
@@ -115,10 +129,11 @@ class Family:
         project = Project.open(tasks={}, config_path=self.folder / "evals.yaml", home=self.folder / "home")
         return replace(project, tracker=NoMlflow(home=self.folder / "home", tracking_uri=None, experiment="estimates"))
 
-    def run(self, models: Sequence[str], estimate: str = "") -> list[StageResult | StageFailure]:
+    def run(self, models: Sequence[str], estimate: str = "", stopping: Stopping | None = None) -> list[StageResult | StageFailure]:
         partitions = [("numbers", model) for model in models]
         with patch("eval_dagster.pipeline.publish"):
-            return list(evaluate(self.project(estimate), partitions, stages=set(STAGES), run_id="run", reporter=SilentReporter()))
+            project, reporter = self.project(estimate), SilentReporter()
+            return list(evaluate(project, partitions, stages=set(STAGES), run_id="run", reporter=reporter, stopping=stopping))
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         lake = self.project().lake
@@ -182,6 +197,9 @@ def test_a_new_relative_is_estimated_from_a_part(family: Family) -> None:
 
     again = family.run(["new"], ESTIMATE)
     assert all(isinstance(each, StageResult) and each.cached for each in again), "all answers are better than an estimate"
+    family.run(["new"], ", limit: 300, estimate: {history: 100}")
+    (fewer,) = family.rows("select n, n_not_asked, estimate from leaderboard where model = 'new'")
+    assert tuple(fewer.values()) == (300, None, None), "the cache has all answers"
 
 
 @pytest.mark.long
@@ -226,9 +244,30 @@ def test_too_little_history_is_an_even_draw_with_the_reason(tmp_path: Path) -> N
     (plain,) = family.rows("select avg(value) as mean from scores where model = 'new'")
     assert (shown["estimate"], shown["estimate_factor"], shown["n"]) == ("plain", None, 100)
     assert shown["value"] == pytest.approx(plain["mean"])
-    assert "it needs at least 3 results, and the lake has 2 of other models" in shown["estimate_note"]
+    note = f"(on {look_time(family):%Y-%m-%d}: it needs at least 3 results, and the lake has 2 of other models"
+    assert note in shown["estimate_note"], "the reason is the one of that day"
     (look,) = records_of(family.project().lake, "history_looks")
     assert look["chances"] == pytest.approx([0.25] * N)
+
+
+def look_time(family: Family) -> datetime:
+    (look,) = records_of(family.project().lake, "history_looks")
+    return look["chosen_at"]
+
+
+@pytest.mark.long
+def test_errors_alone_give_no_estimate(family: Family) -> None:
+    broken = TASK.replace(
+        "    from eval_dagster.records", "    from eval_dagster.metrics.base import CompletionMetric\n    from eval_dagster.records"
+    )
+    broken = broken.replace("METRICS = [ExactMatch]", "METRICS = [Fragile]").replace("    class Numbers", FRAGILE)
+    family.write("task.py", broken)
+    family.run(family.relatives)
+    family.write("new.py", 'def answer(request):\n    return "broken"\n')
+    assert not [each for each in family.run(["new"], ESTIMATE) if isinstance(each, StageFailure)]
+    (shown,) = family.rows("select * from metrics where model = 'new'")
+    assert (shown["value"], shown["n_errors"], shown["estimate"], shown["estimate_factor"]) == (None, 100, "plain", None)
+    assert shown["estimate_note"] == "100 of 400 samples asked, and none has a score, so that there is no estimate"
 
 
 @pytest.mark.long
@@ -251,6 +290,25 @@ def test_values_without_bounds_are_an_even_draw(family: Family) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (UNBOUNDED, "the values of length do not lie between 0 and 1"),
+        (TASK.replace('["all"]', '["all"]\n        HEADLINE_AGGREGATION = "macro"'), "is not a mean of all samples"),
+    ],
+)
+def test_samples_that_were_chosen_give_no_score_of_another_kind(family: Family, task: str, reason: str) -> None:
+    family.run(["new"], ESTIMATE)
+    family.write("task.py", task)
+    (failure,) = (each for each in family.run(["new"], ESTIMATE) if isinstance(each, StageFailure))
+    assert failure.stage == "task_metrics"
+    assert reason in failure.message
+    assert "remove `estimate` from the eval in evals.yaml, and run it" in failure.message
+    assert not [each for each in family.run(["new"]) if isinstance(each, StageFailure)]
+    assert len(family.asked()) == 400 == len(set(family.asked()))
+
+
+@pytest.mark.long
 def test_the_gate_does_not_judge_an_estimate(family: Family) -> None:
     family.run(["new"], ESTIMATE)
     result = judge(family.project(ESTIMATE), "nightly", run_id="gate")
@@ -264,6 +322,30 @@ def test_the_gate_does_not_judge_an_estimate(family: Family) -> None:
     family.run(["new"])
     (row,) = (each for each in judge(family.project(), "nightly", run_id="gate").regressions if each.model == "new")
     assert row.verdict is Verdict.FIRST_RESULT, "the estimate is not its baseline"
+
+
+class Planned:
+    """A gate that plans an early stop. It keeps the evals for which it was asked."""
+
+    suite = "nightly"
+
+    def __init__(self) -> None:
+        self.evals: list[str] = []
+
+    def looks_at(self, partition: Partition, prompts: LakeFile) -> Looks | None:
+        self.evals.append(f"{partition.eval_name} {int(prompts.info.counts['prompts'])}")
+        return None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("most", "planned"), [(60, []), (400, ["numbers 70"])])
+def test_an_early_stop_is_planned_if_the_estimate_allows_all_samples(tmp_path: Path, most: int, planned: list[str]) -> None:
+    gate, estimate = Planned(), f", limit: 70, estimate: {{history: {most}}}"
+    family = Family(tmp_path, relatives=0)
+    assert not [each for each in family.run(["new"], estimate, gate) if isinstance(each, StageFailure)]
+    assert gate.evals == planned
+    again = family.run(["new"], estimate, gate)
+    assert all(isinstance(each, StageResult) and each.cached for each in again)
 
 
 @pytest.mark.long

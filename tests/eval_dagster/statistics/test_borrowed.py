@@ -53,7 +53,7 @@ def test_relatives_make_a_sample_worth_several() -> None:
     assert coverage(found, family[0]) >= 0.9
     assert not any(each.is_dropped for each in found)
     full = np.sqrt(family[0].var() / N)
-    assert all(at_large(each, N, is_proportion=True)[0] > 0.95 * full for each in found), "no estimate is surer than all samples"
+    assert all(at_large(each, N)[0] > 0.95 * full for each in found), "no estimate is surer than all samples"
     _, _, without = repeated(family[1:], family[0], blind=True)
     assert without < 1.6, "the factor is the history's"
 
@@ -116,6 +116,19 @@ def test_values_between_0_and_1() -> None:
     assert abs(bias) < 3
     assert factor > 2
     assert coverage(found, truth) >= 0.88
+
+
+def test_the_mean_of_several_texts_is_no_proportion() -> None:
+    """Eight texts of each prompt, right by chance: a value has an eighth of the variance of 0 or 1."""
+    rng = np.random.default_rng(12)
+    history, truth = rng.binomial(8, 0.5, (6, N)) / 8, rng.binomial(8, 0.5, N) / 8
+    found, _, factor = repeated(history, truth, times=100)
+    stated = float(np.median([each.factor for each in found]))
+    assert stated == pytest.approx(factor, rel=0.35)
+    assert stated <= 1
+    assert coverage(found, truth) >= 0.9
+    full = truth.std() / np.sqrt(N)
+    assert all(full < at_large(each, N)[0] < 3.5 * full for each in found), "the error bar is by the values themselves"
 
 
 def test_every_sample_has_its_chance() -> None:
