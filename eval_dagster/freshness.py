@@ -28,6 +28,7 @@ from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.episodes import is_episodic
+from eval_dagster.stages.looks import ESTIMATED
 from eval_dagster.stages.metrics import plan_metrics
 from eval_dagster.stages.outputs import cached_answers, plan_outputs
 from eval_dagster.stages.partition import STAGES, AskedPrompts, Partition, Plan, require_execution, sound_current
@@ -407,7 +408,15 @@ class _Look:
             self._model.owned.update(sent)
             # Of an episode, the answers decide how often it asks.
             setting = self._partition.project.eval(self._partition.eval_name).estimate
-            self._requests = None if is_episodic(self._partition) else len(sent) if setting is None else min(len(sent), setting.history)
+            most = len(sent)
+            if setting is not None:
+                is_estimate = (
+                    plan.current is not None and ESTIMATED in plan.current.info.inputs
+                )  # then its answers are a part of the number
+                requests = {row["request_id"] for row in self._rendered[0] if row["error"] is None}
+                known = len(requests) - len(cached.unanswered) if is_estimate else 0
+                most = min(most, max(0, setting.history - known))
+            self._requests = None if is_episodic(self._partition) else most
             self._output_version = cached.version
         return _cell("model_outputs", plan, self._cells)
 

@@ -74,12 +74,15 @@ def next_command(result: GateResult) -> tuple[str, str] | None:
     if first is None and result.with_verdict(Verdict.NOT_EVALUATED):
         return "sql attempts", "how each evaluation ended, and why"
     if first is None:
-        stopped = [row for row in result.regressions if row.n_not_asked]
+        parts = [row for row in result.regressions if row.n_not_asked]
+        stopped = [row for row in parts if not row.is_estimate]
         names = [
             f"{option} {name}"
-            for option, name in dict.fromkeys(pair for row in stopped for pair in (("--eval", row.eval), ("--model", row.model)))
+            for option, name in dict.fromkeys(pair for row in stopped or parts for pair in (("--eval", row.eval), ("--model", row.model)))
         ]
-        return (f"run {' '.join(sorted(names))}", "asks the samples that the early stop left out") if stopped else None
+        estimated = "asks the samples that the estimate left out, once you have removed `estimate` from the eval in evals.yaml"
+        why = "asks the samples that the early stop left out" if stopped else estimated
+        return (f"run {' '.join(sorted(names))}", why) if parts else None
     against = first.anchor if first.against == "anchor" else first.baseline
     return f"compare {first.model} {against} --eval {first.eval} --samples 50", "the samples that flipped, with both answers"
 

@@ -27,7 +27,9 @@ _WORSE = 0.05
 
 
 def with_drift(row: Regression, partition: Partition, results: int) -> Regression:
-    """The row with the evidence that its score falls slowly since the anchor, or as it was without an anchor or a readable state.
+    """The row with the evidence that its score falls slowly since the anchor, or as it was if there is none.
+
+    States between anchor and result that cannot be read are left out.
 
     Args:
         row: A judged row.
@@ -40,7 +42,7 @@ def with_drift(row: Regression, partition: Partition, results: int) -> Regressio
     try:
         states = _states(partition, row.metric, anchor_at)
         found = _evidence(states, row.metric)
-    except EvalDagsterError:  # a state of which a file is damaged, or of a metric whose answers cannot be scored again
+    except EvalDagsterError:  # the anchor or the result is damaged, or the answers of the anchor cannot be scored again
         return row
     if found is None:
         return row
@@ -72,9 +74,19 @@ def _states(partition: Partition, metric: str, anchor_at: datetime) -> list[Mate
         for point in earlier
         if point.materialized_at > anchor_at and all(judged.get(point.materialized_at, ([False], []))[0]) and not is_part(point)
     ]
-    alike = [point for point in passed if metric in overall(point) and is_same_ruler(current, point, metric) and point.has_scores]
+    alike = [point for point in passed if _is_like(current, point, metric)]
     found = {point.scores_version: point for point in reversed([partition.rescorer.like(current, anchor, metric), *alike, current])}
     return sorted(found.values(), key=lambda point: point.materialized_at)
+
+
+def _is_like(current: Materialization, point: Materialization, metric: str) -> bool:
+    """Whether an earlier state has scores of the same metric that can be read."""
+    try:
+        return (
+            metric in overall(point) and is_same_ruler(current, point, metric) and point.has_scores and bool(len(point.scores_of(metric)))
+        )
+    except EvalDagsterError:
+        return False
 
 
 def _evidence(states: Sequence[Materialization], metric: str) -> tuple[float, datetime] | None:

@@ -31,6 +31,7 @@ from eval_dagster.results.materializations import (
     Materialization,
     MaterializationName,
     history,
+    is_estimate,
     materialization_at,
     metric_versions,
     n_values,
@@ -162,6 +163,7 @@ class Partition:
             verdict=verdict,
             reason=reason,
             n_not_asked=int(current.metrics.info.counts.get(NOT_ASKED, 0)) or None if current else None,
+            is_estimate=current is not None and is_estimate(current),
             materialized_at=current.materialized_at if current else None,
             baseline_materialized_at=baseline.materialized_at if baseline else None,
         )
@@ -278,13 +280,11 @@ class Partition:
         looked, n_not_asked = self._looked(metric, current, before, baseline), int(current.metrics.info.counts.get(NOT_ASKED, 0))
         baseline = AskedPart.like(baseline, current)
         found = compare_metric(current, baseline, metric, self._metrics, alpha=self.level)
-        if found is not None and looked is not None:
-            found = looked.on(found)
+        found = looked.on(found) if found is not None and looked is not None else found
         if found is None:
             return self._gap(f"the code of {metric} is gone, which is needed to compare it", metric, current, before)
         asked, asked_before = asked_samples(current, metric)[0], asked_samples(baseline, metric)[0]
-        is_better = bool(overall(current)[metric]["higher_is_better"])
-        noise = measured_noise(current, self.points, metric)
+        is_better, noise = bool(overall(current)[metric]["higher_is_better"]), measured_noise(current, self.points, metric)
         stored_value = None  # by the baseline's own metric on the common samples, unless the result's metric gives the same
         if baseline is not before and metric in overall(before):
             stored = compare_metric(current, before, metric, self._metrics, alpha=self.level)

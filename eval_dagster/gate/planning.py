@@ -208,7 +208,9 @@ def _planned(project: Project, suite: str, eval_name: str, model: str, *, fall: 
     points = [point for point in with_rows(history(project.lake, eval_name, model)) if point.has_scores]
     if not points:
         return replace(row, reason="it has no result yet")
-    last = points[-1]
+    last = next((point for point in reversed(points) if not is_part(point)), None)
+    if last is None:
+        return replace(row, reason="its results stopped early or are estimates, and it takes one of all samples")
     metric = next((name for name, each in overall(last).items() if each["is_headline"]), None)
     if metric is None:
         return replace(row, reason="it has no headline metric")

@@ -133,8 +133,10 @@ def _others(result: GateResult) -> list[str]:
     told = {id(row) for row in missing}
     left = [row for row in result.gaps if id(row) not in told]
     marked = [f"{row.eval} on {row.model} ({'; '.join(row.marks)})" for row in result.regressions if row.marks]
-    stopped = [row for row in result.regressions if row.n_not_asked]
-    unasked = sum(row.n_not_asked or 0 for row in stopped)
+    parts = [row for row in result.regressions if row.n_not_asked]
+    stopped, estimates = ([row for row in parts if bool(row.is_estimate) is which] for which in (False, True))
+    unasked, unasked_of_estimates = (sum(row.n_not_asked or 0 for row in rows) for rows in (stopped, estimates))
+    are = "is an estimate" if len(estimates) == 1 else "are estimates"
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
     allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
     drifting = [f"{row.eval} on {row.model} ({row.drifts})" for row in result.drifting]
@@ -148,6 +150,7 @@ def _others(result: GateResult) -> list[str]:
         *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
         *([f"not only the model changed: {_listed(marked)}"] if marked else []),
         *([f"{counted(len(stopped), 'result')} stopped early, {unasked:,} samples not asked"] if stopped else []),
+        *([f"{counted(len(estimates), 'result')} {are}, {unasked_of_estimates:,} samples not asked"] if estimates else []),
     ]
 
 

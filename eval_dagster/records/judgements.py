@@ -140,7 +140,8 @@ class Regression:
     """P-value of the drift after Holm's correction for all comparisons of the suite, including the comparisons with baselines."""
     drift_e_value: float | None = None
     """The largest evidence of a slow fall since the anchor, from all states since then; 1 at first. If nothing changes, it ever reaches x
-    with at most the probability 1 / x. Null without an anchor, for metrics of all samples together, and in rows of earlier releases.
+    with at most the probability 1 / x. Null without an anchor, for metrics of all samples together, for a night that stopped early, if the
+    scores of the anchor or of the result cannot be read, and in rows of earlier releases.
     """
     drift_e_limit: float | None = None
     """The evidence from which a drift is a warning: the number of the suite's results divided by 0.05."""
@@ -191,7 +192,11 @@ class Regression:
     reason: str | None = None
     """Why the result was not judged, what it drifted from, or why it is still worse."""
     n_not_asked: int | None = None
-    """Samples that were not asked, because the gate stopped the eval early. Null if all were. Such a state is never a baseline."""
+    """Samples that were not asked, because the gate stopped the eval early, or the score is an estimate. Null if all were. Such a state is
+    never a baseline.
+    """
+    is_estimate: bool | None = None
+    """Whether they were not asked because the score is an estimate, which is not judged. Null in rows of earlier releases."""
     look: int | None = None
     """The look at which it was stopped, from 1; `night_plans` has all looks. The p-value, the level of the proof and the interval are those
     of a test that is repeated at looks. Null if it was not stopped.
@@ -220,8 +225,9 @@ class Regression:
 
     @property
     def stopped(self) -> str | None:
-        """How many samples were not asked, and why. None if all were."""
-        return f"stopped early, {self.n_not_asked:,} samples not asked: {self.stop_reason}" if self.n_not_asked else None
+        """How many samples were not asked, and why. None if all were, and of an estimate, whose reason says it."""
+        is_stopped = self.n_not_asked and not self.is_estimate
+        return f"stopped early, {self.n_not_asked:,} samples not asked: {self.stop_reason}" if is_stopped else None
 
     @property
     def drifts(self) -> str | None:

@@ -9,7 +9,10 @@ with choices as (
     from prompts as p
     inner join responses as r
         on p.eval = r.eval and p.model = r.model and p.sample_id = r.sample_id and p.request_id = r.request_id
-    where len(p.choices) > 1 and len(p.gold_index) > 0 and r.error is null
+    where
+        len(p.choices) > 1 and len(p.gold_index) > 0 and r.error is null
+        -- The samples of an estimate by history were chosen: they are not like the others.
+        and (p.eval, p.model) not in (select (eval, model) from metrics where estimate = 'history')
 ),
 
 answers as (

@@ -42,6 +42,7 @@ means as (
         avg(value) + sqrt(sum((ci_high - value) ** 2)) / count(*) as ci_high,
         sum(n)::bigint as n,
         sum(n_not_asked)::bigint as n_not_asked,
+        min(estimate) as estimate,  -- `history` before `plain`
         count(*) as n_evals,
         string_agg(eval, ',' order by eval) as evals
     from curves
@@ -62,6 +63,7 @@ points as (
         ci_high,
         n,
         n_not_asked,
+        estimate,
         1 as n_evals,
         higher_is_better,
         like_with_like
@@ -78,6 +80,7 @@ points as (
         ci_high,
         n,
         n_not_asked,
+        estimate,
         n_evals,
         true as higher_is_better,
         evals as like_with_like
@@ -228,6 +231,7 @@ select
     ordered.ci_high,
     ordered.n,
     ordered.n_not_asked,
+    ordered.estimate,
     ordered.n_evals,
     ordered.higher_is_better,
     ordered.best_so_far,

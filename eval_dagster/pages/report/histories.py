@@ -191,7 +191,9 @@ def curves_of(rows: Iterable[Mapping[str, Any]]) -> list[Curve]:
             metric=metric if eval_name else "mean score",
             points=[
                 StepPoint(
-                    **{name: row[name] for name in ("step", "value", "ci_low", "ci_high", "change")}, is_part=bool(row["n_not_asked"])
+                    **{name: row[name] for name in ("step", "value", "ci_low", "ci_high", "change")},
+                    is_part=bool(row["n_not_asked"]),
+                    is_estimate=row["estimate"] is not None,
                 )
                 for row in of_curve
             ],

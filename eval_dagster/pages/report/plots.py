@@ -67,7 +67,8 @@ class StepPoint:
     change: str | None = None
     """`rose` if it is significantly better than the first step, `fell` if it is significantly worse than an earlier one."""
     is_part: bool = False
-    """Whether a night stopped early, so that a part of the samples was asked."""
+    """Whether a part of the samples was asked: a night stopped early, or the score is an estimate."""
+    is_estimate: bool = False
 
 
 def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: str | None = None) -> str:

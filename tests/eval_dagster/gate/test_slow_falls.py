@@ -1,11 +1,13 @@
 """The warning of a slow fall: the evidence of all states since the anchor, of a scripted model that loses answers night by night."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from flipping_nights import FlippingNights
 
 from eval_dagster.assets.regressions import result_metadata
+from eval_dagster.errors import LakeError
 from eval_dagster.gate.results import accept, current_result
 from eval_dagster.gate.wording import Tone, tone, verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -67,6 +69,19 @@ def test_a_slow_fall_is_a_warning_in_all_places(tmp_path: Path, has_versions: bo
     night(number)
     assert nights.row.drift_e_value is not None
     assert nights.row.drift_e_value < min(40, row.drift_e_value), "the anchor is another one"
+
+
+@pytest.mark.long
+def test_a_state_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    nights = FlippingNights(tmp_path)
+    for number in range(3):
+        nights.night(gate=GATE, wrong=range(100, 100 + 20 * number))
+    whole = nights.row.drift_e_value
+    assert whole is not None
+    with patch("eval_dagster.gate.drift.is_same_ruler", side_effect=LakeError("damaged")) as reads:
+        row = nights.judge(GATE, is_kept=False)
+    assert reads.called
+    assert row.drift_e_value is not None, "anchor and result are still compared"
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, table_of
 from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.lake.records import append
+from eval_dagster.pages.report.histories import curves_of
 
 AT = datetime(2026, 3, 2, 5, tzinfo=UTC)
 BAND = 0.05
@@ -172,6 +173,22 @@ def test_steps_that_stopped_early_say_so(tmp_path: Path) -> None:
                 lake, eval_name, f"run-{step}", 0.5, family="run" if eval_name == "quiz" else None, step=step, n_not_asked=parts.get(step)
             )
     publish(lake)
-    rows = read_rows(lake, "select eval, step, n_not_asked from learning_curves order by eval nulls last, step")
+    rows = read_rows(lake, "select eval, step, n_not_asked, estimate from learning_curves order by eval nulls last, step")
     assert [row["n_not_asked"] for row in rows if row["eval"] == "quiz"] == [None, 40, None]
     assert [row["n_not_asked"] for row in rows if row["eval"] is None] == [None, 42, 5]
+    assert {row["estimate"] for row in rows} == {None}
+
+
+def test_steps_that_are_estimates_say_so(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for eval_name, estimates in (("quiz", {20: "plain", 30: "plain"}), ("sums", {20: "history"})):
+        for step in (10, 20, 30):
+            family, estimate = "run" if eval_name == "quiz" else None, estimates.get(step)
+            part = {"n_not_asked": 40, "estimate": estimate} if estimate else {}
+            written(lake, eval_name, f"run-{step}", 0.5, family=family, step=step, **part)
+    publish(lake)
+    rows = read_rows(lake, "select * from learning_curves order by eval nulls last, step")
+    assert [row["estimate"] for row in rows if row["eval"] == "sums"] == [None, "history", None]
+    assert [row["estimate"] for row in rows if row["eval"] is None] == [None, "history", "plain"]
+    mean = next(curve for curve in curves_of(rows) if curve.eval is None)
+    assert [point.is_estimate for point in mean.points] == [False, True, True]

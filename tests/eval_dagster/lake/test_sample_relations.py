@@ -3,6 +3,7 @@
 import textwrap
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
+from eval_dagster.lake.catalog import catalog
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.metrics.loglikelihood import ExpectedCalibrationError
@@ -186,6 +188,22 @@ def test_the_calibration_is_that_of_the_metric(lake: Lake) -> None:
         assert row["n"] * (row["accuracy"] - row["confidence"]) == pytest.approx(sums[row["bin"]])
         assert row["confidence_low"] < row["confidence"] <= row["confidence_high"]
         assert (row["ci_low"], row["ci_high"]) == pytest.approx(proportion_confint(row["accuracy"] * row["n"], row["n"], method="wilson"))
+
+
+def test_the_chosen_samples_of_an_estimate_have_no_calibration() -> None:
+    database = duckdb.connect()
+    for model in ("all", "plain", "history"):
+        estimate = "null" if model == "all" else f"'{model}'"
+        for table, columns in (
+            ("prompts", "'s' as sample_id, 'r' as request_id, ['a', 'b'] as choices, [0] as gold_index"),
+            ("responses", "'s' as sample_id, 'r' as request_id, [-0.1, -2.0] as choice_logprobs, null::varchar as error"),
+            ("metrics", f"{estimate}::varchar as estimate"),
+        ):
+            values = f"select 'quiz' as eval, '{model}' as model, {columns}"
+            database.execute(f"create table {table} as {values}" if model == "all" else f"insert into {table} {values}")
+    database.execute("create macro wilson_interval(k, n) as {'low': 0.0, 'high': 1.0}")
+    query = (Path(catalog.__file__).parents[2] / "sql" / "calibration.sql").read_text("utf-8")
+    assert {row[1] for row in database.execute(query).fetchall()} == {"all", "plain"}
 
 
 @pytest.mark.parametrize("n", [3, 4, 10, 300])

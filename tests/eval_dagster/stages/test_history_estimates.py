@@ -15,10 +15,14 @@ from starlette.testclient import TestClient
 
 from eval_dagster.assets.materializations import materialization
 from eval_dagster.assets.names import Names
+from eval_dagster.cli.gate import next_command
 from eval_dagster.cli.leaderboard import standings
 from eval_dagster.errors import LakeError
+from eval_dagster.freshness import partition_states
 from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.planning import Planned, plan_samples
 from eval_dagster.gate.results import write_result
+from eval_dagster.gate.wording import verdict_line
 from eval_dagster.lake.catalog.catalog import CatalogReader, read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import LakeFile
@@ -316,6 +320,18 @@ def test_the_gate_does_not_judge_an_estimate(family: Family) -> None:
     assert row.verdict is Verdict.NOT_COMPARABLE
     assert row.reason is not None
     assert "is an estimate from a part of the samples, which the gate neither judges nor takes as a baseline" in row.reason
+    assert (row.is_estimate, row.stopped, row.remarks) == (True, None, (row.reason,))
+    assert "1 result is an estimate, 300 samples not asked" in verdict_line(result)
+    assert "stopped early" not in verdict_line(result)
+    command = next_command(result)
+    assert command is not None
+    assert command[0] == "run --eval numbers --model new"
+    assert "once you have removed `estimate`" in command[1]
+    stopped = replace(row, is_estimate=None, model="old0")  # as rows of earlier releases
+    assert next_command(replace(result, regressions=[row, stopped])) == (
+        "run --eval numbers --model old0",
+        "asks the samples that the early stop left out",
+    )
     assert {each.verdict for each in result.regressions if each.model != "new"} == {Verdict.FIRST_RESULT}
     write_result(family.project().lake, result)
 
@@ -349,6 +365,37 @@ def test_an_early_stop_is_planned_if_the_estimate_allows_all_samples(tmp_path: P
 
 
 @pytest.mark.long
+def test_a_plan_takes_no_estimate_for_a_whole_result(family: Family) -> None:
+    family.run(["new"], ESTIMATE)
+    publish(family.project().lake)
+
+    def planned() -> Planned:
+        (row,) = (each for each in plan_samples(family.project(), "nightly", 0.02)[0] if each.model == "new")
+        return row
+
+    assert planned().samples == 0
+    assert "stopped early or are estimates" in str(planned().reason)
+    family.run(["new"])
+    family.model("new", 0.1)
+    family.run(["new"], ESTIMATE)
+    assert (planned().samples, planned().most) == (400, 400), "by the result of all samples before the estimate"
+
+
+@pytest.mark.long
+def test_a_dry_run_says_what_a_higher_number_sends(family: Family) -> None:
+    def requests(number: int) -> int | None:
+        (state,) = partition_states(family.project(f", estimate: {{history: {number}}}"), ["numbers"], ["new"])
+        return state.estimate.requests
+
+    assert requests(100) == 100
+    family.run(["new"], ESTIMATE)
+    assert requests(150) == 50
+    assert requests(600) == 300, "no more than there are"
+    family.run(["new"], ", estimate: {history: 150}")
+    assert len(family.asked()) == 150
+
+
+@pytest.mark.long
 def test_an_estimate_is_not_compared(family: Family) -> None:
     family.run(["new"], ESTIMATE)
     lake = family.project().lake
@@ -358,6 +405,7 @@ def test_an_estimate_is_not_compared(family: Family) -> None:
     with pytest.raises(LakeError, match="is an estimate by history"):
         compare_points(new, old, family.project().task("numbers").METRICS)
     assert family.rows("from paired_difference('old1', 'old0')")
+    assert {row["model"] for row in family.rows("select model from noise")} == {f"old{number}" for number in range(4)}
     for pair in ("'new', 'old0'", "'old0', 'new'"):
         assert family.rows(f"from paired_difference({pair})") == []
     reader = CatalogReader(lake)

@@ -73,6 +73,27 @@ def first(hits: NDArray[np.bool_]) -> float:
     return float(hits.argmax()) if hits.any() else np.inf
 
 
+@pytest.mark.parametrize("chance", [0.02, 0.5, 0.98])
+def test_the_tail_of_many_samples_is_that_of_their_sum(chance: float) -> None:
+    """Against sums that are convolved sample by sample, most of which are outside the window of the transform."""
+    rng = np.random.default_rng(3)
+    scores = (rng.random((4, 1500)) < rng.beta(chance * 20, (1 - chance) * 20, 1500)).astype(float)
+    for state, found in enumerate(exact_falls(scores), 1):
+        rights = scores[: state + 1].sum(axis=0)
+        mass = np.ones(1)
+        varies = (rights > 0) & (rights <= state)
+        for p in rights[varies] / (state + 1):
+            mass = np.convolve(mass, [1 - p, p])
+        assert scipy.stats.norm.sf(found) == pytest.approx(mass[: int(scores[state, varies].sum()) + 1].sum(), rel=1e-9)
+
+
+def test_a_far_fall_is_beyond_the_window() -> None:
+    scores = np.ones((2, 3000))
+    scores[1] = 0
+    assert exact_falls(scores)[0] > 7
+    assert exact_falls(scores[::-1])[0] < -7
+
+
 def test_the_second_state_has_mcnemars_p_value() -> None:
     scores = draw_nights(np.random.default_rng(1), 300, 0.1, 2)
     up, down = int((scores[1] > scores[0]).sum()), int((scores[1] < scores[0]).sum())
