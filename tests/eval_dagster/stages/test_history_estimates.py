@@ -340,7 +340,7 @@ def test_the_gate_does_not_judge_an_estimate(family: Family) -> None:
     assert row.verdict is Verdict.FIRST_RESULT, "the estimate is not its baseline"
 
 
-class Planned:
+class EarlyGate:
     """A gate that plans an early stop. It keeps the evals for which it was asked."""
 
     suite = "nightly"
@@ -356,7 +356,7 @@ class Planned:
 @pytest.mark.long
 @pytest.mark.parametrize(("most", "planned"), [(60, []), (400, ["numbers 70"])])
 def test_an_early_stop_is_planned_if_the_estimate_allows_all_samples(tmp_path: Path, most: int, planned: list[str]) -> None:
-    gate, estimate = Planned(), f", limit: 70, estimate: {{history: {most}}}"
+    gate, estimate = EarlyGate(), f", limit: 70, estimate: {{history: {most}}}"
     family = Family(tmp_path, relatives=0)
     assert not [each for each in family.run(["new"], estimate, gate) if isinstance(each, StageFailure)]
     assert gate.evals == planned
