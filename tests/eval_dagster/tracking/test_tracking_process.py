@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -47,7 +48,12 @@ def writer(home: Path) -> Iterator[Tracker]:
 
 
 def children() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "eval_dagster.tracking.process" in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # also one that has ended, and that nobody has waited for
+            if "eval_dagster.tracking.process" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 @pytest.fixture
