@@ -65,7 +65,7 @@ def measured_noise(point: Materialization, others: Sequence[Materialization], me
         None if no prompt was answered twice.
 
     Raises:
-        LakeError: The scores of a point were deleted.
+        LakeError: The scores of `point` were deleted or are damaged.
     """
     if metric not in overall(point):
         return None
@@ -77,16 +77,16 @@ def measured_noise(point: Materialization, others: Sequence[Materialization], me
         return noise_floor(_matrix(texts, most), texts=most, subjects=subjects)
     repeats: dict[str, Materialization] = {}  # one for each set of answers other than the point's own
     for other in others:
-        if is_part(other):
-            continue
         is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
-        if is_same and other.has_scores:
+        if is_same and other.has_scores and not is_part(other):
             repeats[other.metrics.info.inputs["model_outputs"]] = other
     repeats.pop(point.metrics.info.inputs["model_outputs"], None)
-    if not repeats:
+    others_values = []  # the samples of the point are the first ones of each pair
+    for each in repeats.values():
+        with suppress(LakeError):  # a damaged file counts as little as a deleted one
+            others_values.append(PairedScores.of(scores, each.scores_of(metric)).values(of_a=False)[: len(scores)])
+    if not others_values:
         return None
-    # The samples of the point are the first ones of each pair.
-    others_values = [PairedScores.of(scores, each.scores_of(metric)).values(of_a=False)[: len(scores)] for each in repeats.values()]
     values = np.stack([np.asarray(scores["value"].to_numpy(), dtype=float), *others_values], axis=1)
     return noise_floor(values, subjects=subjects)
 

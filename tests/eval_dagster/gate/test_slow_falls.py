@@ -1,13 +1,11 @@
 """The warning of a slow fall: the evidence of all states since the anchor, of a scripted model that loses answers night by night."""
 
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 from flipping_nights import FlippingNights
 
 from eval_dagster.assets.regressions import result_metadata
-from eval_dagster.errors import LakeError
 from eval_dagster.gate.results import accept, current_result
 from eval_dagster.gate.wording import Tone, tone, verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -15,6 +13,7 @@ from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.pages.report.summaries import markdown
 from eval_dagster.pages.report.writing import report
 from eval_dagster.records.judgements import SOUND
+from eval_dagster.results.materializations import history
 
 GATE = "pool: 1, smallest_difference: 0.3"
 """Nothing is red, so that the evidence alone says that a score falls."""
@@ -74,14 +73,18 @@ def test_a_slow_fall_is_a_warning_in_all_places(tmp_path: Path, has_versions: bo
 @pytest.mark.long
 def test_a_state_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     nights = FlippingNights(tmp_path)
-    for number in range(3):
-        nights.night(gate=GATE, wrong=range(100, 100 + 20 * number))
-    whole = nights.row.drift_e_value
-    assert whole is not None
-    with patch("eval_dagster.gate.drift.is_same_ruler", side_effect=LakeError("damaged")) as reads:
-        row = nights.judge(GATE, is_kept=False)
-    assert reads.called
-    assert row.drift_e_value is not None, "anchor and result are still compared"
+    for number in range(5):
+        nights.night(gate=GATE, wrong=range(100, 100 + 10 * number))
+    whole, lake = nights.row, nights.nights.project().lake
+    states = {point.materialized_at: point for point in history(lake, "left", "one")}
+    assert len(states) == 5
+    first, _, middle, _, last = sorted(states)
+    assert (whole.anchor_materialized_at, whole.materialized_at) == (first, last)
+    scores = states[middle]._scores_path
+    scores.write_bytes(scores.read_bytes()[:100])
+    row = nights.judge(GATE, is_kept=False)
+    assert row.verdict is whole.verdict, row
+    assert row.drift_e_value is not None, "the other four states are still compared"
 
 
 @pytest.mark.long
