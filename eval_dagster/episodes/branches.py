@@ -2,10 +2,12 @@
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from eval_dagster.episodes.recording import Place
+from eval_dagster.records import ToolCall
+from eval_dagster.versions.hashes import text_hash
 
 T = TypeVar("T")
 ROOT = "0"
@@ -53,6 +55,15 @@ def branching(
     branch.tasks.add(task)
     task.add_done_callback(branch.tasks.discard)
     return task
+
+
+def calls_at(place: Place, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls of an answer, with the ids that they have in an episode: of the place of its request, and of their positions."""
+    return tuple(
+        # The `stable_hash` of place and position.
+        ToolCall(call_id="c" + text_hash(f'["{place}",{position}]')[:8], name=call.name, arguments_text=call.arguments_text)
+        for position, call in enumerate(calls)
+    )
 
 
 async def apart(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Literal, Protocol, cast
 
-from eval_dagster.episodes.branches import ROOT, begin_branches, next_place
+from eval_dagster.episodes.branches import ROOT, begin_branches, calls_at, next_place
 from eval_dagster.episodes.limits import LIMITS, Limit, LimitError, Spent, fields_of_reply, reply_of_fields
 from eval_dagster.episodes.recording import Effect, EpisodeChangedError, EpisodeJournal, Place, difference, in_order, replayable
 from eval_dagster.episodes.state import State, changed
@@ -108,7 +108,7 @@ class Host(Protocol):
         """Ask the model of a role. Equal requests under way are asked once."""
         ...
 
-    async def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Any:
+    def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Awaitable[Any]:
         """The value of a function that is called in a thread. Raises `CallTimeError` after `most_s` seconds."""
         ...
 
@@ -293,8 +293,8 @@ class Episode:
                 self.note(replace(effect, value=Outcome(result="", error=answer["error"])))
             raise AnswerError(answer["error"], retryable=bool(answer.get("retryable")))
         reply = self.of.reply_of(ask.role, request, answer)
-        calls = [replace(call, call_id=f"c{stable_hash([place, position])[:8]}") for position, call in enumerate(reply.tool_calls)]
-        reply = replace(reply, tool_calls=tuple(calls))
+        calls = calls_at(place, reply.tool_calls)
+        reply = Reply(text=reply.text, tool_calls=calls, finish_reason=reply.finish_reason, reasoning=reply.reasoning)
         message = self.replies[place] = reply.message
         number, conversation = self._conversations[ask.role]
         if number == effect.number:
@@ -313,7 +313,7 @@ class Episode:
             raise self.fail(NotAskedError(self.of.failure))
         else:
             try:
-                answer = await asyncio.shield(self.of.submit(role, request))
+                answer = await self.of.submit(role, request)
             except asyncio.CancelledError:
                 # The run may be ending, another branch may have failed, or code of users gave up.
                 self._cancelled = TypeError("an ask was cancelled, as by asyncio.timeout; expected it to be awaited")
@@ -350,7 +350,7 @@ class Episode:
         elif tool is None or isinstance(arguments, Outcome):
             assert isinstance(arguments, Outcome)
             outcome = arguments
-            effect = replace(self._effect_of(call, place, None, effect), value=outcome)
+            effect = self._effect_of(call, place, None, self.next_number() if effect is None else effect.number, outcome)
         else:
             if effect is not None and tool.kind == "effect":
                 raise self.fail(
@@ -361,16 +361,16 @@ class Episode:
             async with self.state.lock(tool):
                 if self.fault is not None:  # while it waited
                     raise _OverError
-                effect = self._effect_of(call, place, tool, effect)
+                number = self.next_number() if effect is None else effect.number
                 if tool.kind == "effect":
-                    self.note(effect)
+                    self.note(self._effect_of(call, place, tool, number))
                 left_s = self._spent.tool_seconds_left
                 most_s = min((each for each in (left_s, self.of.most_call_s) if each is not None), default=None)
                 try:
                     outcome, seconds = await self.state.live(tool, arguments, most_s)
                 except CallTimeError:
-                    raise self._out_of_time(tool, effect, is_limit=most_s == left_s) from None
-                effect = replace(effect, details={**effect.details, "seconds": round(seconds, 6)}, value=outcome)
+                    raise self._out_of_time(tool, self._effect_of(call, place, tool, number), is_limit=most_s == left_s) from None
+                effect = self._effect_of(call, place, tool, number, outcome, round(seconds, 6))
         self._spent.called(effect.details)
         self.note(effect)
         return Turn(Role.TOOL, outcome.result, (), call.call_id)
@@ -391,10 +391,11 @@ class Episode:
         self.note(Effect(place=effect.place, number=effect.number, kind="limit", name="seconds", key="", details=last))
         return self.fail(LimitError("seconds"))
 
-    def _effect_of(self, call: ToolCall, place: Place, tool: Tool | None, before: Effect | None) -> Effect:
-        number = self.next_number() if before is None else before.number
-        details = {"call_id": call.call_id, "kind": None if tool is None else tool.kind, "seconds": 0.0}
-        return Effect(place=place, number=number, kind="tool", name=call.name, key=call.arguments_text, details=details)
+    def _effect_of(
+        self, call: ToolCall, place: Place, tool: Tool | None, number: int, value: Outcome | None = None, seconds: float = 0.0
+    ) -> Effect:
+        details = {"call_id": call.call_id, "kind": None if tool is None else tool.kind, "seconds": seconds}
+        return Effect(place=place, number=number, kind="tool", name=call.name, key=call.arguments_text, value=value, details=details)
 
     def now(self, place: Place) -> datetime:
         """The time at a place."""
@@ -482,10 +483,7 @@ class _Tools:
 
     def __init__(self, episode: Episode) -> None:
         self._episode = episode
-
-    @property
-    def definitions(self) -> Sequence[str]:
-        return definitions(self._episode.of.tools)
+        self.definitions = definitions(episode.of.tools)
 
     def call(self, call: ToolCall) -> Awaitable[Turn]:
         return self._episode.call(call, next_place())

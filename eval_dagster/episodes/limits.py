@@ -25,6 +25,7 @@ class Spent:
 
     def __init__(self, task: EpisodeTask[Any]) -> None:
         self._task = task
+        self._is_limited = any(most is not None for most in (task.MAX_OUTPUT_TOKENS, task.MAX_COST, task.MAX_TOOL_SECONDS))
         self._turns, self._tokens, self._cost, self._seconds = 0, 0, 0.0, 0.0
         self._paid: set[tuple[str, str]] = set()
 
@@ -57,6 +58,8 @@ class Spent:
 
     def require_left(self) -> None:
         """Raise `LimitError` if an amount is spent. Recorded asks and calls do not need it, since they have happened."""
+        if not self._is_limited:
+            return
         task = self._task
         amounts: tuple[tuple[Limit, float, float | None], ...] = (
             ("tokens", self._tokens, task.MAX_OUTPUT_TOKENS),

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +77,8 @@ class Episodes:
         self._loop = asyncio.new_event_loop()
         self._items: queue.SimpleQueue[Asked | EpisodeEnd | BaseException | Callable[[], Answers] | None] = queue.SimpleQueue()
         self._pending: dict[tuple[str, str], Request] = {}
-        self._under_way: dict[tuple[str, str], asyncio.Future[Answer | None]] = {}
+        self._under_way: dict[tuple[str, str], list[asyncio.Future[Answer | None]]] = {}
+        """Those who wait for an answer. Each has a future of its own, which it may cancel."""
         self._submitted = 0
         self._patient_until = 0.0
         self._is_free = True
@@ -128,16 +129,19 @@ class Episodes:
     def submit(self, role: str, request: Request) -> "asyncio.Future[Answer | None]":
         """Ask the model of a role. Equal requests under way are asked once."""
         key = (role, request.request_id)
-        if key not in self._under_way:
-            self._under_way[key] = self._loop.create_future()
-            self._pending[key] = request
-            self._submitted += 1
-            self._stir()
-        return self._under_way[key]
+        future: asyncio.Future[Answer | None] = self._loop.create_future()
+        if (waiting := self._under_way.get(key)) is not None:
+            waiting.append(future)
+            return future
+        self._under_way[key] = [future]
+        self._pending[key] = request
+        self._submitted += 1
+        self._stir()
+        return future
 
-    async def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Any:
+    def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Awaitable[Any]:
         """The value of a function that is called in a thread, in the context of its branch, for at most `most_s` seconds."""
-        return await self._threads.call(function, most_s)
+        return self._threads.call(function, most_s)
 
     def _work(self, samples: Sequence[EpisodeSample], recorded: Mapping[str, Mapping[Place, Effect]]) -> None:
         asyncio.set_event_loop(self._loop)
@@ -212,9 +216,9 @@ class Episodes:
 
     def _deliver(self, answers: Answers) -> None:
         for key, answer in answers.items():
-            future = self._under_way.pop(key, None)
-            if future is not None and not future.done():
-                future.set_result(answer)
+            for future in self._under_way.pop(key, ()):
+                if not future.done():
+                    future.set_result(answer)
 
     def _be_free(self) -> None:
         self._is_free = True

@@ -23,7 +23,7 @@ class Callers(Protocol):
     most_call_s: float | None
     """Seconds that a call may take."""
 
-    async def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Any:
+    def in_thread(self, function: Callable[[], Any], most_s: float | None) -> Awaitable[Any]:
         """The value of a function that is called in a thread. Raises `CallTimeError` after `most_s` seconds."""
         ...
 

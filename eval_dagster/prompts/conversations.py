@@ -1,15 +1,19 @@
 """Requests for the next message of a conversation, within an episode."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from json.encoder import encode_basestring as json_text
+from typing import Any
 
 from eval_dagster.errors import DataError
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConcatFormatter, ConversationFormatter, IdentityFormatter
-from eval_dagster.prompts.rendering import AskedRow, Rendering, joined_after, new_request, turns_json
+from eval_dagster.prompts.rendering import AskedRow, Rendering, identity_of, joined_after, new_request, turns_json
 from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role, Sample, TaskSample, Turn
 from eval_dagster.tasks.base import Formatter
 from eval_dagster.tasks.samples import TaskRow
+from eval_dagster.versions.hashes import canonical_json, text_hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +25,29 @@ class _Written:
     sent: tuple[Message, ...] | None
     turns: str | None
     """The JSON of what is sent."""
+
+
+class _Frame:
+    """Requests that differ in their prompts and messages alone. What they share is written once."""
+
+    def __init__(self, **shared: Any) -> None:
+        """`shared` are the fields of a `Request` without id, prompt and messages."""
+        self._shared = shared
+        self._parts: list[str] = []
+
+    def request(self, prompt: str, messages: tuple[Message, ...] | None, turns: str | None) -> Request:
+        """A request with its id. `turns` is the `turns_json` of its messages, or null if its prompt is sent."""
+        if not prompt:  # which does not count in the id
+            return new_request(prompt=prompt, messages=messages, **self._shared)
+        made = Request(request_id="", prompt=prompt, messages=messages, **self._shared)
+        if not self._parts:
+            marked = identity_of(made) | ({"prompt": None} if messages is None else {"messages": None, "prompt": None})
+            # In a text of JSON the quotes are escaped, so that each mark stands in one place.
+            self._parts = re.split(r'(?<="messages":)null|(?<="prompt":)null', canonical_json(marked))
+        before, *between, after = self._parts
+        sent = f"{before}[{turns}]{between[0]}" if between else before
+        object.__setattr__(made, "request_id", text_hash(f"{sent}{json_text(prompt)}{after}"))  # nobody has seen it yet
+        return made
 
 
 class Conversations:
@@ -36,6 +63,7 @@ class Conversations:
         """The formatters of conversations with tools. Each finds out once what the template has."""
         self._settings: dict[tuple[object, ...], GenerationSettings] = {}
         """By what a request sets. Nearly all requests of a task set the same."""
+        self._frames: dict[tuple[object, ...], _Frame] = {}
         # Each message's part of the text depends on it and the one before alone, so that a conversation that goes on is not written anew.
         self._grows = isinstance(formatter, ConcatFormatter | IdentityFormatter) or (
             isinstance(formatter, ConversationFormatter) and not formatter.merges_system([Message(Role.SYSTEM, "")])
@@ -104,15 +132,12 @@ class Conversations:
             settings = replace(settings, seed=settings.seed + repetition)
         written = self._write(formatter, tuple(messages), conversation)
         (last,) = self._shown(formatter, messages[-1:])
-        return new_request(
-            prompt=joined_after(written.text, last, formatter, ("answer",))[0],
-            has_special_tokens=formatter.has_special_tokens,
-            generation=settings,
-            messages=written.sent,
-            turns=written.turns,
-            tools=tools,
-            tool_choice=tool_choice,
-        )
+        special = formatter.has_special_tokens
+        frame = self._frames.get(alike := (key, settings.seed, special, tools, tool_choice))
+        if frame is None:
+            frame = _Frame(has_special_tokens=special, generation=settings, tools=tools, tool_choice=tool_choice)
+            self._frames[alike] = frame
+        return frame.request(joined_after(written.text, last, formatter, ("answer",))[0], written.sent, written.turns)
 
     def end(self, conversation: str) -> None:
         """Forget a conversation that has ended."""

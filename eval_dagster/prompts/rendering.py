@@ -322,10 +322,10 @@ def joined_after(prompt: str, last: Message, formatter: Formatter, answers: tupl
     return prompt, tuple(gap + answer for gap, answer in zip(gaps, answers, strict=True))
 
 
-def new_request(*, turns: str | None = None, **fields: Any) -> Request:
-    """A request with its id. `turns` is the `turns_json` of its messages, where it is known."""
+def new_request(**fields: Any) -> Request:
+    """A request with its id."""
     request = Request(request_id="", **fields)
-    object.__setattr__(request, "request_id", _id_of(request, turns))  # nobody has seen it yet, and a copy takes as long as its hash
+    object.__setattr__(request, "request_id", _id_of(request))  # nobody has seen it yet, and a copy takes as long as its hash
     return request
 
 
@@ -339,26 +339,24 @@ def turns_json(messages: Iterable[Message]) -> str:
     return ",".join(canonical_json(_turn_identity(message)) for message in messages)
 
 
-def _id_of(request: Request, turns: str | None = None) -> str:
-    identity = _identity(request)
-    if request.messages is None:
-        return stable_hash(identity)
-    # In a text of JSON the quotes are escaped, so that the mark stands in one place.
-    before, after = canonical_json({**identity, "messages": None}).split('"messages":null')
-    return text_hash(f'{before}"messages":[{turns_json(request.messages) if turns is None else turns}]{after}')
+def _id_of(request: Request) -> str:
+    identity = identity_of(request)
+    if request.messages is not None:
+        identity["messages"] = [_turn_identity(message) for message in request.messages]
+    return stable_hash(identity)
 
 
 def ids_by_count(request: Request, counts: Iterable[int]) -> dict[int, str]:
     """The ids that a request for generated texts has for each of these numbers of texts. The rest of it is hashed once."""
     assert request.generation is not None
-    identity = _identity(request)
+    identity = identity_of(request)
     if request.messages is not None:
         identity["messages"] = [_turn_identity(message) for message in request.messages]
     before, after = canonical_json({**identity, "generation": {**identity["generation"], "num_samples": None}}).split('"num_samples":null')
     return {count: text_hash(f'{before}"num_samples":{count}{after}') for count in counts}
 
 
-def _identity(request: Request) -> dict[str, Any]:
+def identity_of(request: Request) -> dict[str, Any]:
     """The fields that make the id of a request, without its messages."""
     # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
     identity = {

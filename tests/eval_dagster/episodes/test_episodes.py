@@ -11,11 +11,13 @@ import pytest
 from running_episodes import World, says
 
 from eval_dagster import EpisodeTask, Message, ModelResponse, Role, ToolCall, effect
+from eval_dagster.episodes.branches import calls_at
 from eval_dagster.episodes.episode import Ask, EpisodeEnd
 from eval_dagster.episodes.tools import tools_of
 from eval_dagster.errors import DataError, MachineError, TaskDefinitionError
 from eval_dagster.records import ServerReport
 from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, Reply, Roles, Toolbox, Tools
+from eval_dagster.versions.hashes import stable_hash
 
 SENT: list[str] = []
 """What the tools of this file did to the world."""
@@ -660,3 +662,8 @@ def test_arguments_keep_the_text_of_the_model() -> None:
     for text in ("[1]", "nonsense", "3", '{"a":'):
         assert ToolCall(call_id="c", name="n", arguments_text=text).arguments is None
     assert ToolCall(call_id="c", name="n", arguments_text="").arguments == {}
+
+
+def test_the_id_of_a_call_is_the_hash_of_its_place() -> None:
+    made = calls_at("0.1:3", [ToolCall(call_id=name, name="add", arguments_text="{}") for name in ("a", "b")])
+    assert [call.call_id for call in made] == [f"c{stable_hash(['0.1:3', position])[:8]}" for position in range(2)]

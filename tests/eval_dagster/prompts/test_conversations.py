@@ -26,7 +26,7 @@ FORMATTERS: dict[str, Formatter] = {
     "sent": ConversationFormatter(),
     "merged": ConversationFormatter("merge"),
 }
-TEXTS = ("", " ", "Say:", "a\n", "\n b", 'with "quotes" and "messages":null', "\ud800", "ä\u2028")
+TEXTS = ("", " ", "Say:", "a\n", "\n b", 'with "quotes" and "messages":null', '"prompt":null', "\ud800", "ä\u2028")
 
 
 def _message(chance: Random) -> Message:
@@ -52,6 +52,8 @@ def test_a_conversation_that_goes_on_asks_as_one_that_is_written_anew(name: str)
         if chance.random() < 0.05:
             grown.end(talk)
         settings: dict[str, Any] = {"tools": ('{"function": {"name": "look"}}',)} if chance.random() < 0.5 else {}
+        if chance.random() < 0.3:
+            settings |= {"temperature": 0.5, "repetition": chance.randint(0, 2), "stop_sequences": (chance.choice(TEXTS[1:]),)}
         anew = Conversations(Rendering(task=Talk(), formatter=FORMATTERS[name]), is_scripted=True)
         request = grown.request(asked[talk], conversation=talk, **settings)
         assert request == anew.request(asked[talk], **settings)
