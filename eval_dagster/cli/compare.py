@@ -74,14 +74,6 @@ def compare(
             apart[f"{of_a.eval_name} · {metric}: the metric has changed, and the answers cannot be scored again: {error}"] = None
             return of_a, of_b
 
-    for pair in list(pairs):
-        try:
-            for point in pair:
-                require_even(point)
-        except LakeError as error:
-            pairs.remove(pair)
-            left_out.append(str(error))
-
     def compared(*, headlines_only: bool) -> list[MetricComparison]:
         return [
             each
@@ -129,6 +121,16 @@ def compare(
     for each in shown:
         if each.is_headline:
             _print_changes(each, samples)
+    changed = _print_verdicts(results, proofs)
+    levels = [f"{suite} was at the level {level:.2g}, which --alpha {level:.2g} takes here" for suite, level in _levels(project, shown)]
+    gates = f"; the last judgement of {', that of '.join(levels)}" if levels else ""
+    out.print(f"All of this together was tested at alpha = {alpha:g}{gates}.", soft_wrap=True)
+    name = next(iter(changed[Verdict.REGRESSED]), shown[0].a.eval_name)
+    print_next((f"compare {a} {b} --eval {name} --samples 50", "more of the samples that flipped"))
+
+
+def _print_verdicts(results: Sequence[tuple[MetricComparison, Judgement]], proofs: Sequence[NotWorse]) -> dict[Verdict, list[str]]:
+    """Print the evals of each verdict, with what was not proven. Returns those that changed, or are proven."""
     changed = {
         verdict: list(dict.fromkeys(each.a.eval_name for each, judgement in results if judgement.verdict is verdict)) for verdict in _STYLES
     }
@@ -147,11 +149,7 @@ def compare(
     for (each, judgement), proof in zip(results, proofs, strict=True):
         if proof.reason is not None and judgement.verdict is Verdict.NO_CHANGE_SEEN:
             out.print(f"Not proven: {each.a.eval_name} · {each.metric}: {proof.reason}", soft_wrap=True)
-    levels = [f"{suite} was at the level {level:.2g}, which --alpha {level:.2g} takes here" for suite, level in _levels(project, shown)]
-    gates = f"; the last judgement of {', that of '.join(levels)}" if levels else ""
-    out.print(f"All of this together was tested at alpha = {alpha:g}{gates}.", soft_wrap=True)
-    name = next(iter(changed[Verdict.REGRESSED]), shown[0].a.eval_name)
-    print_next((f"compare {a} {b} --eval {name} --samples 50", "more of the samples that flipped"))
+    return changed
 
 
 def _proof(project: Project, each: MetricComparison, margin: float | None) -> NotWorse:
@@ -196,7 +194,15 @@ def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list
         for eval_name, of_a, of_b in zip(chosen, points[a], points[b], strict=True)
         if (of_a is None) != (of_b is None)
     ]
-    return both, left_out
+    even = []
+    for pair in both:
+        try:
+            for point in pair:
+                require_even(point)
+            even.append(pair)
+        except LakeError as error:
+            left_out.append(str(error))
+    return even, left_out
 
 
 def _levels(project: Project, shown: Sequence[MetricComparison]) -> Iterator[tuple[str, float]]:

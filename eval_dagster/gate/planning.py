@@ -265,8 +265,8 @@ def _with_proof(row: Planned) -> Planned:
 def cheapest_asked(rows: Sequence[Planned], fall: float, level: float, unit: Literal["seconds", "cost"]) -> Asked | None:
     """The samples and texts of an eval that see a fall on all its models for the lowest price. None if no number of samples sees it.
 
-    With V_data, V_pred and the prices of a prompt and a text, the best number of texts is that of `sample_sizes.best_texts`, as long as
-    there are enough samples. Without prices, several texts are taken only if there are too few samples.
+    As long as there are enough samples, the best number of texts is near sqrt(c_s V_pred / (c_r V_data)), with the prices c_s of a prompt
+    and c_r of a text. Without prices, several texts are taken only if there are too few samples.
     """
     texts_now = max(row.texts for row in rows)
     found: dict[int, tuple[int, float | None]] = {}

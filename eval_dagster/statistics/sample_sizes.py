@@ -110,18 +110,6 @@ def variance_of_difference(lasting: float, chance: float, *, texts: int = 1, sta
     return lasting + chance * (1 / texts + 1 / (texts * states)) / 2
 
 
-def best_texts(lasting: float, chance: float, *, prompt: float, text: float) -> float:
-    """The number of texts a prompt that sees most for its price, where samples are plenty: sqrt(c_s V_pred / (c_r V_data)).
-
-    Args:
-        lasting: V_data.
-        chance: V_pred.
-        prompt: c_s, the price of a prompt.
-        text: c_r, the price of a text.
-    """
-    return math.sqrt(prompt * chance / (text * lasting)) if text * lasting > 0 else math.inf
-
-
 def power_of_proof(n: int, *, margin: float, flips: float, fall: float = 0.0) -> float:
     """The probability that `n` samples prove that a share has not fallen by `margin`, by Tango's score with the normal distribution.
 
