@@ -170,6 +170,7 @@ def gate_asset(project: Project) -> dg.AssetsDefinition:
             version = judgement_version(opened, suite)
             event = SourceVersions(context.instance, names, REGRESSIONS, [suite]).report(suite, version)
             error: Exception | None = None
+            opened.tracker.begin()  # the report is logged at the end, and MLflow's import takes as long as a judgement
             with use_reporter(reporter_for(context)):
                 result, error = (judged, None) if judged else _judge(opened, suite, context.run.run_id, since)
             damages = [] if judged else publish(opened.lake)

@@ -2,14 +2,20 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
-from eval_dagster.errors import DataError, UsageError, WholeEvalError
-from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, read_head, read_rows
+import pyarrow as pa
+
+from eval_dagster.errors import DataError, LakeError, UsageError, WholeEvalError
+from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, iter_tables, read_head, read_rows
 from eval_dagster.lake.tables.columns import PromptRow
-from eval_dagster.lake.tables.rows import prompt_row
+from eval_dagster.lake.tables.rows import prompt_row, with_constants
+from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.progress.reporting import following
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
@@ -19,7 +25,7 @@ from eval_dagster.prompts.row_sample import RowSample
 from eval_dagster.records import Finding, Sample, Status
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, StageResult, require_execution
+from eval_dagster.stages.partition import STAGES, AskedPrompts, Partition, Plan, StageResult, require_execution
 from eval_dagster.stages.snapshot import expected_samples, stored_samples
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask
 from eval_dagster.tasks.samples import is_whole
@@ -48,23 +54,29 @@ def materialize_prompts(partition: Partition) -> StageResult:
     if current is None:
         partition.making(_STAGE)
         require_execution(project, eval_name)
-        made = _made(partition, rendering)
-        info = FileInfo(
-            fingerprint=plan.fingerprint,
-            version=made.asked.version,
-            run_id=partition.run_id,
-            materialized_at=partition.next_time(_STAGE),
-            inputs={
-                "dataset_snapshot": snapshot.info.version,
-                # Names do not change answers or scores, but are in the rows of both.
-                **({"sample_names": made.asked.names} if made.asked.names else {}),
-                **snapshot.info.inputs,
-            },
-            counts=made.counts,
-            made_of=plan.made_of,
-            notes={FINDINGS_NOTE: findings_note(made.findings)},
-        )
-        current = partition.write_table(_STAGE, made.rows, info)
+
+        def written(made: _Made) -> LakeFile:
+            info = FileInfo(
+                fingerprint=plan.fingerprint,
+                version=made.asked.version,
+                run_id=partition.run_id,
+                materialized_at=partition.next_time(_STAGE),
+                inputs={
+                    "dataset_snapshot": snapshot.info.version,
+                    # Names do not change answers or scores, but are in the rows of both.
+                    **({"sample_names": made.asked.names} if made.asked.names else {}),
+                    **snapshot.info.inputs,
+                },
+                counts=made.counts,
+                made_of=plan.made_of,
+                notes={FINDINGS_NOTE: findings_note(made.findings)},
+            )
+            return partition.write_table(_STAGE, made.rows, info)
+
+        with suppress(LakeError):  # a file of another model is damaged
+            equal = _of_another_model(partition, plan.fingerprint)
+            current = None if equal is None else written(equal)
+        current = current or written(_made(partition, rendering))
     warnings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
     if current.info.counts.get("repeated_names"):
         words = shared_names(_named(read_rows(current.path, ["sample_name", "source_id"])))
@@ -120,6 +132,34 @@ def _made(partition: Partition, rendering: Rendering) -> _Made:
         },
         findings=lint_rows(looked_at, compares_texts=any(metric.COMPARES_TEXTS for metric in partition.task.METRICS)),
     )
+
+
+def _of_another_model(partition: Partition, fingerprint: str) -> _Made | None:
+    """The prompts that another model of the project has for the eval, if the same makes them: then they are equal, and not rendered again.
+
+    Raises:
+        LakeError: A file is damaged. The rows may raise it, too.
+    """
+    table = STAGES[_STAGE]
+    for model in partition.project.config.models:
+        file = None if model == partition.model else partition.project.lake.current(table, partition.eval_name, model)
+        if file is None or file.info.fingerprint != fingerprint or file.info.counts.get("retryable_errors"):
+            continue
+        findings = stored_findings(file)
+        if findings is not None:
+            return _Made(
+                rows=TableParts(schema=TABLES[table], read=partial(_rows_for, partition.model, file.path)),
+                asked=AskedPrompts.of(file),
+                counts=file.info.counts,
+                findings=findings,
+            )
+    return None
+
+
+def _rows_for(model: str, path: Path) -> Iterator[pa.Table]:
+    schema = TABLES[STAGES[_STAGE]]
+    for part in iter_tables(path, schema.names):
+        yield with_constants(part.select(schema.names).cast(schema), model=model)
 
 
 def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: str) -> Plan:
