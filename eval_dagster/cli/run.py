@@ -81,13 +81,7 @@ def run(
         raise UsageError("--launch, --cancel and --limit exclude each other; choose one")
     if dry_run and (launch or cancel or junit or markdown):
         raise UsageError("--dry-run makes nothing, so that --launch, --cancel, --junit and --markdown do not go with it")
-    project = Project.open()
-    if project.training_runs and not dry_run:  # the Hub is asked, and what is complete is remembered if it is deleted meanwhile
-        try:
-            project.checkpoints()
-        except ModelNotFoundError as error:
-            say(errors, "warning", f"{error} The checkpoints that were seen before are evaluated.", style="yellow")
-        project = Project.open()
+    project = _opened(fetches=not dry_run)
     chosen = partial(project.select, suite=suite, evals=evals, models=models)
     if dry_run:
         print_states(project if limit is None else project.trial(limit), *chosen(), fetches=True, suite=suite if limit is None else None)
@@ -100,18 +94,10 @@ def run(
             raise UsageError(
                 "a trial (--limit) is judged by no gate, so there is nothing to write for --junit and --markdown; run without --limit"
             )
-        options = [("--suite", suite)] if suite else []
-        options += [*(("--eval", name) for name in evals), *(("--model", name) for name in models)]
-        whole = " ".join(["run", *(f"{option} {name}" for option, name in options)])
-        _run_trial(project, *chosen(), limit, whole, suite)
+        whole = [*(["--suite", suite] if suite else []), *(f"--eval {name}" for name in evals), *(f"--model {name}" for name in models)]
+        _run_trial(project, *chosen(), limit, " ".join(["run", *whole]), suite)
         return
-    for option, file in (("--junit", junit), ("--markdown", markdown)):
-        if file is not None and suite is None:
-            raise UsageError(f"{option} writes the result of a suite's gate; name the suite: --suite NAME")
-        if file is not None:
-            require_writable(option, file)
-            if file.is_file() and not file.is_symlink():
-                file.unlink()  # the result of an earlier run must not stand for this one, however this one ends
+    _delete_earlier(suite, junit, markdown)
     chosen_evals, chosen_models = chosen()
     look_at_assets(project, chosen_evals)
     project.lake.begin()
@@ -155,6 +141,29 @@ def run(
         raise typer.Exit(1)
     if summary.not_evaluated:
         raise typer.Exit(NOT_EVALUATED)
+
+
+def _opened(*, fetches: bool) -> Project:
+    """The project, with the checkpoints that there are. If it `fetches`, the Hub is asked, and what is complete is remembered."""
+    project = Project.open()
+    if not (project.training_runs and fetches):
+        return project
+    try:
+        project.checkpoints()
+    except ModelNotFoundError as error:
+        say(errors, "warning", f"{error} The checkpoints that were seen before are evaluated.", style="yellow")
+    return Project.open()
+
+
+def _delete_earlier(suite: str | None, junit: Path | None, markdown: Path | None) -> None:
+    """Delete the files of an earlier gate, which must not stand for this run. Raises `UsageError` if none can be written."""
+    for option, file in (("--junit", junit), ("--markdown", markdown)):
+        if file is not None and suite is None:
+            raise UsageError(f"{option} writes the result of a suite's gate; name the suite: --suite NAME")
+        if file is not None:
+            require_writable(option, file)
+            if file.is_file() and not file.is_symlink():
+                file.unlink()
 
 
 def _leaderboard(suite: str | None, evals: Sequence[str]) -> str:

@@ -41,7 +41,7 @@ class _Frame:
             return new_request(prompt=prompt, messages=messages, **self._shared)
         made = Request(request_id="", prompt=prompt, messages=messages, **self._shared)
         if not self._parts:
-            marked = identity_of(made) | ({"prompt": None} if messages is None else {"messages": None, "prompt": None})
+            marked = identity_of(made) | dict.fromkeys(("prompt",) if messages is None else ("messages", "prompt"))
             # In a text of JSON the quotes are escaped, so that each mark stands in one place.
             self._parts = re.split(r'(?<="messages":)null|(?<="prompt":)null', canonical_json(marked))
         before, *between, after = self._parts
@@ -128,15 +128,18 @@ class Conversations:
             )
             asked = AskedRow(rendering=self._rendering, sample=self._row, row=TaskRow(self._row), fewshot_set=None)
             settings = self._settings[key] = asked.settings(made)
-        if settings.temperature > 0 and repetition:
+        is_repetition = settings.temperature > 0 and repetition > 0
+        if is_repetition:
             settings = replace(settings, seed=settings.seed + repetition)
         written = self._write(formatter, tuple(messages), conversation)
         (last,) = self._shown(formatter, messages[-1:])
         special = formatter.has_special_tokens
-        frame = self._frames.get(alike := (key, settings.seed, special, tools, tool_choice))
+        alike = (key, special, tools, tool_choice)
+        frame = None if is_repetition else self._frames.get(alike)
         if frame is None:
             frame = _Frame(has_special_tokens=special, generation=settings, tools=tools, tool_choice=tool_choice)
-            self._frames[alike] = frame
+            if not is_repetition:  # nearly each of which has a seed of its own
+                self._frames[alike] = frame
         return frame.request(joined_after(written.text, last, formatter, ("answer",))[0], written.sent, written.turns)
 
     def end(self, conversation: str) -> None:

@@ -325,13 +325,14 @@ def joined_after(prompt: str, last: Message, formatter: Formatter, answers: tupl
 def new_request(**fields: Any) -> Request:
     """A request with its id."""
     request = Request(request_id="", **fields)
-    object.__setattr__(request, "request_id", _id_of(request))  # nobody has seen it yet, and a copy takes as long as its hash
+    # Nobody has seen it yet, and a copy takes as long as its hash.
+    object.__setattr__(request, "request_id", stable_hash(identity_of(request)))
     return request
 
 
 def named(request: Request) -> Request:
     """The request with the hash of its other fields as its id."""
-    return replace(request, request_id=_id_of(request))
+    return replace(request, request_id=stable_hash(identity_of(request)))
 
 
 def turns_json(messages: Iterable[Message]) -> str:
@@ -339,27 +340,18 @@ def turns_json(messages: Iterable[Message]) -> str:
     return ",".join(canonical_json(_turn_identity(message)) for message in messages)
 
 
-def _id_of(request: Request) -> str:
-    identity = identity_of(request)
-    if request.messages is not None:
-        identity["messages"] = [_turn_identity(message) for message in request.messages]
-    return stable_hash(identity)
-
-
 def ids_by_count(request: Request, counts: Iterable[int]) -> dict[int, str]:
     """The ids that a request for generated texts has for each of these numbers of texts. The rest of it is hashed once."""
     assert request.generation is not None
-    identity = identity_of(request)
-    if request.messages is not None:
-        identity["messages"] = [_turn_identity(message) for message in request.messages]
-    before, after = canonical_json({**identity, "generation": {**identity["generation"], "num_samples": None}}).split('"num_samples":null')
+    generation = {**settings_fields(request.generation), "num_samples": None}
+    before, after = canonical_json({**identity_of(request), "generation": generation}).split('"num_samples":null')
     return {count: text_hash(f'{before}"num_samples":{count}{after}') for count in counts}
 
 
-def identity_of(request: Request) -> dict[str, Any]:
-    """The fields that make the id of a request, without its messages."""
+def identity_of(request: Request) -> dict[str, object]:
+    """The fields that make the id of a request, as JSON has them."""
     # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
-    identity = {
+    identity: dict[str, object] = {
         name: value
         for name, value in vars(request).items()
         if name not in ("request_id", "messages") and value not in ("", None, False, ())
@@ -367,6 +359,8 @@ def identity_of(request: Request) -> dict[str, Any]:
     if request.generation is not None:
         identity["generation"] = settings_fields(request.generation)
     identity["images"] = [stable_hash(image.hex()) for image in request.images]
+    if request.messages is not None:
+        identity["messages"] = [_turn_identity(message) for message in request.messages]
     return identity
 
 

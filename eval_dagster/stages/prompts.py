@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from eval_dagster.errors import DataError, LakeError, UsageError, WholeEvalError
 from eval_dagster.lake.files import LakeFile
-from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, iter_tables, read_head, read_rows
+from eval_dagster.lake.format.parquet_files import FileInfo, TableParts, iter_tables, parquet_files, read_head, read_rows
 from eval_dagster.lake.tables.columns import PromptRow
 from eval_dagster.lake.tables.rows import prompt_row, with_constants
 from eval_dagster.lake.tables.schemas import TABLES
@@ -73,8 +73,8 @@ def materialize_prompts(partition: Partition) -> StageResult:
             )
             return partition.write_table(_STAGE, made.rows, info)
 
-        with suppress(LakeError):  # a file of another model is damaged
-            equal = _of_another_model(partition, plan.fingerprint)
+        equal = _of_another_model(partition, plan.fingerprint)
+        with suppress(LakeError):  # the other model's file is damaged
             current = None if equal is None else written(equal)
         current = current or written(_made(partition, rendering))
     warnings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
@@ -137,22 +137,21 @@ def _made(partition: Partition, rendering: Rendering) -> _Made:
 def _of_another_model(partition: Partition, fingerprint: str) -> _Made | None:
     """The prompts that another model of the project has for the eval, if the same makes them: then they are equal, and not rendered again.
 
-    Raises:
-        LakeError: A file is damaged. The rows may raise it, too.
+    Files on this machine are looked at alone, by their footers. Reading the rows raises `LakeError` if the file is damaged.
     """
-    table = STAGES[_STAGE]
+    table, lake = STAGES[_STAGE], partition.project.lake
     for model in partition.project.config.models:
-        file = None if model == partition.model else partition.project.lake.current(table, partition.eval_name, model)
-        if file is None or file.info.fingerprint != fingerprint or file.info.counts.get("retryable_errors"):
-            continue
-        findings = stored_findings(file)
-        if findings is not None:
-            return _Made(
-                rows=TableParts(schema=TABLES[table], read=partial(_rows_for, partition.model, file.path)),
-                asked=AskedPrompts.of(file),
-                counts=file.info.counts,
-                findings=findings,
-            )
+        for path in [] if model == partition.model else parquet_files(lake.folder(table, partition.eval_name, model))[-1:]:
+            with suppress(LakeError):
+                file = LakeFile(path=path, info=lake.info(path))
+                findings = stored_findings(file)
+                if file.info.fingerprint == fingerprint and findings is not None and not file.info.counts.get("retryable_errors"):
+                    return _Made(
+                        rows=TableParts(schema=TABLES[table], read=partial(_rows_for, partition.model, path)),
+                        asked=AskedPrompts.of(file),
+                        counts=file.info.counts,
+                        findings=findings,
+                    )
     return None
 
 

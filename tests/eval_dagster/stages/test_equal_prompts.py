@@ -1,7 +1,9 @@
 """Prompts are rendered once for all models that get the same ones."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -10,7 +12,6 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.prompts import rendering
 from eval_dagster.stages import prompts
 from eval_dagster.stages.partition import STAGES, StageFailure
 
@@ -85,15 +86,8 @@ def test_a_changed_eval_is_rendered_once_more(open_project: Callable[..., Projec
 def test_prompts_that_may_succeed_at_another_time_are_rendered_for_each_model(
     open_project: Callable[..., Project], rendered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    render, failing = rendering.render_sample, [True]
-
-    def sometimes(*arguments: object) -> list[object]:
-        if failing[0]:
-            failing[0] = False
-            raise RowError("the disk was busy")
-        return list(render(*arguments))  # type: ignore[arg-type]
-
-    monkeypatch.setattr(prompts, "render_sample", sometimes)
+    first_fails = chain([RowError("the disk was busy")], repeat(DEFAULT))
+    monkeypatch.setattr(prompts, "render_sample", Mock(wraps=prompts.render_sample, side_effect=first_fails))
     project = open_project(CONFIG)
     _evaluate(project, "one")
     one = project.lake.current("prompts", "capitals", "one")
@@ -122,3 +116,5 @@ def test_a_damaged_file_of_another_model_is_no_source(open_project: Callable[...
     _evaluate(open_project(CONFIG), "other")
     assert rendered == ["one", "other"]
     assert len(_table(open_project(CONFIG), "other")) == 30
+    _evaluate(open_project(CONFIG.replace("chatting:", "third:").replace(", prompt_format: llama3", "")), "third")
+    assert rendered == (["one", "other"] if part == "footer" else ["one", "other", "third"]), "rows are looked at when they are copied"
