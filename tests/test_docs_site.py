@@ -107,7 +107,10 @@ def test_ci_runs_what_developers_run() -> None:
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert commands[-1] == ".ci/run"
     assert not [command for command in commands[:-1] if "make " in command.replace("git make", "")], "the rest installs git and make"
-    assert re.findall(r"^make .*$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == ["make .venv/.ready-docs", "make --jobs 3 docs check test"]
+    assert re.findall(r"^make .*$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == [
+        "make .venv/.ready-docs",
+        "make --jobs 3 docs check test",
+    ]
     for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         assert yaml.safe_load(form.read_text()), form
 

@@ -81,6 +81,7 @@ def launch(workspace: WorkspaceProcessContext, **params: Any) -> dg.DagsterRun:
     raise AssertionError("the run did not end within two minutes")
 
 
+@pytest.mark.long
 def test_a_click_on_an_asset_makes_all_that_it_needs(workspace: WorkspaceProcessContext) -> None:
     tags = [{"key": "dagster/partition", "value": "one|a"}]
     run = launch(workspace, job="__ASSET_JOB", assets=["task_metrics"], executionMetadata={"tags": tags}, runConfigData="{}")

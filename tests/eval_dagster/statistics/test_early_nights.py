@@ -167,8 +167,8 @@ class Questions:
         return np.asarray(chances - lost)
 
 
-@pytest.mark.parametrize("deciles", [HELLASWAG, MMLU], ids=["HellaSwag", "MMLU"])
-@pytest.mark.parametrize("kind", ["all a little", "some for good"])
+@pytest.mark.parametrize("deciles", [HELLASWAG, pytest.param(MMLU, marks=pytest.mark.long)], ids=["HellaSwag", "MMLU"])
+@pytest.mark.parametrize("kind", ["all a little", pytest.param("some for good", marks=pytest.mark.long)])
 def test_real_margins_that_fall_are_rarely_proven(deciles: list[float], kind: str) -> None:
     rng, groups, nights, flips, fall = np.random.default_rng(10), 50, 100, 0.05, 0.03
     plan = design(300, fall, flips)

@@ -190,6 +190,7 @@ def test_a_process_that_has_mlflow_writes_itself(tmp_path: Path) -> None:
     assert not children()
 
 
+@pytest.mark.long
 def test_files_in_the_current_folder_are_not_taken_for_libraries(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = home / "work"
     folder.mkdir()
@@ -207,6 +208,7 @@ def test_files_in_the_current_folder_are_not_taken_for_libraries(home: Path, mon
         writer.close()
 
 
+@pytest.mark.long
 def test_a_process_that_cannot_import_leaves_the_writing_to_this_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a library is on the path of this process alone."""
     (home / "broken" / "mlflow").mkdir(parents=True)
@@ -303,6 +305,7 @@ def test_what_waits_for_a_lock_is_not_written_after_the_end(home: Path) -> None:
     writer.close()
 
 
+@pytest.mark.long
 def test_a_start_that_is_not_possible_leaves_the_writing_to_this_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", None)
     writer = tracker(home)
