@@ -83,3 +83,11 @@ def test_what_a_conversation_shares_with_the_request_before_is_written_once(monk
 def test_a_request_without_a_message_is_an_error() -> None:
     with pytest.raises(DataError, match="without a message"):
         Conversations(Rendering(task=Talk(), formatter=ConcatFormatter())).request([])
+
+
+def test_repetitions_leave_nothing_in_the_memory() -> None:
+    conversations = Conversations(Rendering(task=Talk(), formatter=ConcatFormatter()), is_scripted=True)
+    asked = [Message(Role.USER, "Draw a number.")]
+    ids = {conversations.request(asked, temperature=0.5, repetition=number).request_id for number in range(50)}
+    assert len(ids) == 50
+    assert len(conversations._frames) == 1
