@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_models_decoding import OTHERS, PROMPTS, TOKENIZER, computed, engine_of, failing, generated, network_of, nodes, respond
 
@@ -225,6 +225,7 @@ def columns_of(tokens: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.tensor(numbers, dtype=torch.float64)[None, :, None], -torch.tensor(numbers, dtype=torch.float64)[None, :, None]]
 
 
+@example([((0,), 0, []), ((1, 0, 0, 0, 0), 5, []), ((1, 1), 6, []), ((0,), 6, [(1,)])], [])  # what continues an awaited text goes first
 @given(st.lists(st.tuples(TEXTS, st.integers(0, 30), st.lists(TEXTS, max_size=2)), max_size=25), st.lists(TEXTS, max_size=5))
 def test_kept_columns_are_those_of_the_prompt_whatever_is_given_up(
     steps: list[tuple[tuple[int, ...], int, list[tuple[int, ...]]]], prompts: list[tuple[int, ...]]

@@ -35,8 +35,8 @@ class _Branch:
     columns: Columns
     used: int = 0
     """The last pass with a prompt that had tokens of its tail."""
-    is_awaited: bool = False
-    """Whether a prompt of this pass that has not been read yet has tokens of its tail."""
+    awaited: int = 0
+    """Place up to which a prompt of this pass that has not been read yet has its tokens. 0 if there is none."""
     children: dict[tuple[int, int], "_Branch"] = field(default_factory=dict)
     """By their start and first token."""
 
@@ -86,18 +86,19 @@ class TurnStore:
         """Begin a pass, in which these prompts will be read."""
         self._pass += 1
         for branch in self._branches.values():
-            branch.is_awaited = False
+            branch.awaited = 0
         for prompt in prompts:
             for branch, end in self._path(prompt):
+                branch.awaited = max(branch.awaited, end)
                 if end > branch.tail:
-                    branch.used, branch.is_awaited = self._pass, True
+                    branch.used = self._pass
         self._has_room(0, worth=float("inf"), spared=self._root)
 
     def find(self, prompt: tuple[int, ...]) -> list[Piece]:
         """The kept columns of the longest beginning of a prompt, in order. From now on the prompt does not wait for them."""
         path = self._path(prompt)
         for branch, _ in path:
-            branch.is_awaited = False
+            branch.awaited = 0
         return [Piece(start=branch.start, end=end, columns=branch.columns) for branch, end in path]
 
     def keep(self, tokens: tuple[int, ...], columns: Callable[[int], Columns]) -> None:
@@ -136,23 +137,25 @@ class TurnStore:
         most = int((free_memory(self._device) + self.bytes) * _MEMORY_SHARE)
         if self.bytes + need <= most:
             return True
-        others = [branch for branch in self._branches.values() if branch is not spared and not branch.is_awaited]
-        tails = sorted((branch for branch in others if branch.tail < branch.end and self._worth(branch) < worth), key=self._worth)
-        if need and self.bytes + need - self._token_bytes * sum(branch.end - branch.tail for branch in tails) > most:
+        others = [branch for branch in self._branches.values() if branch is not spared and self._worth(branch) < worth]
+        # With the places from which on they are given up: a tail grows when the last text that continues the branch is given up.
+        ends = ((branch, max(branch.tail, branch.awaited)) for branch in sorted(others, key=self._worth))
+        tails = [(branch, tail) for branch, tail in ends if tail < branch.end]
+        if need and self.bytes + need - self._token_bytes * sum(branch.end - tail for branch, tail in tails) > most:
             return False
-        for branch in tails:
+        for branch, tail in tails:
             if self.bytes + need <= most - most // _ROOM:
                 break
-            self._give_up(branch)
+            self._give_up(branch, tail)
         return True
 
     def _worth(self, branch: _Branch) -> float:
         """Tokens that the tail of a branch saves, fewer if no prompt has had them for some passes."""
         return (branch.end - branch.tail) / (1 + self._pass - branch.used)
 
-    def _give_up(self, branch: _Branch) -> None:
-        """Forget the tail of a branch."""
-        kept, parent, lost = branch.tail - branch.start, branch.parent, branch.end - branch.tail
+    def _give_up(self, branch: _Branch, tail: int) -> None:
+        """Forget the tokens of a branch from a place on, of which no text continues any."""
+        kept, parent, lost = tail - branch.start, branch.parent, branch.end - tail
         self.given_up += lost
         self.bytes -= lost * self._token_bytes
         if kept:
