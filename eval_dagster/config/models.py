@@ -426,6 +426,9 @@ class OpenAIModel(ModelSection):
     canaries: Integer = Field(default=20, ge=0, le=24)
     """Prompts that each run asks twice, to notice another model behind the name; at most 12 if it gives log-probabilities. 0 switches this
     off; fewer than 10 notice nothing."""
+    border_canaries: bool = False
+    """Whether a server without log-probabilities is also asked for first tokens of prompts at which two are almost equally likely. They
+    show smaller changes than texts. The search for such prompts takes about 1,200 calls of one token in each epoch, and each look 100."""
     pin: Text | None = None
     """What identifies the model whatever its address, such as a checkpoint's commit. Answers are shared by all addresses with one pin."""
 
