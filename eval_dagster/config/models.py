@@ -428,7 +428,7 @@ class OpenAIModel(ModelSection):
     off; fewer than 10 notice nothing."""
     border_canaries: bool = False
     """Whether a server without log-probabilities is also asked for first tokens of prompts at which two are almost equally likely. They
-    show smaller changes than texts. The search for such prompts takes about 1,200 calls of one token in each epoch, and each look 100."""
+    show smaller changes than texts. In each epoch, the search for such prompts takes 500 to 1,200 calls of one token, and each look 100."""
     pin: Text | None = None
     """What identifies the model whatever its address, such as a checkpoint's commit. Answers are shared by all addresses with one pin."""
 

@@ -77,7 +77,7 @@ _DRAWN = np.round(np.arange(-1.2, 1.2 + _STEP / 2, _STEP), 4)
 """Gaps in a night."""
 _GAPS = np.round(np.arange(-0.4, 0.4 + _STEP / 2, _STEP), 4)
 """Gaps of an input, as likely as one another before the first night."""
-_GRID = 20
+_GRID = 10
 """Steps of a surprise by 1, to which the statistic is rounded."""
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Draws = Mapping[str, Sequence[str]]
@@ -203,9 +203,9 @@ class Borders:
             nights = max(map(len, self.counts.values()), default=0)
             learned = f"{len(self.tokens)} border inputs are known by {self.searched} prompts and {min(nights, QUIET_NIGHTS)} nights"
             return Verdict(p_value=None, n_inputs=0, said=f"{learned}, {FEWEST_INPUTS} and {QUIET_NIGHTS} are needed: texts decide")
-        noise = greatest_noise([self.counts[name] for name in names])
-        if noise > TEMPERATURE:
-            said = f"the noise of border inputs between nights may be {noise:g} logits, more than the {TEMPERATURE:g} that they can use"
+        typical, noise = learned_noise([self.counts[name] for name in names])
+        if typical > TEMPERATURE:
+            said = f"the noise of border inputs between nights is about {typical:g} logits, more than the {TEMPERATURE:g} that they can use"
             return Verdict(p_value=None, n_inputs=0, said=f"{said}: texts decide")
         drawn = drawn_of_each(draws)
         asked = [name for name in names if len(draws.get(name, ())) == drawn]
@@ -230,7 +230,7 @@ class Borders:
         drawn = drawn_of_each(draws)
         both = [name for name in self.suspected if len(self.counts.get(name, ())) >= QUIET_NIGHTS and len(draws.get(name, ())) == drawn]
         nights = [self.counts[name] for name in both]
-        size = _NOISES.index(max(LEAST_NOISE, greatest_noise(nights)))
+        size = _NOISES.index(max(LEAST_NOISE, learned_noise(nights)[1]))
         tonight = np.array([_count(draws[name], self.tokens[name]) for name in both])
         suspected = np.array([self.suspected[name][1] for name in both])
         likely = _likelihoods(drawn)[:, :, tonight]
@@ -264,16 +264,18 @@ def _likelihoods(draws: int) -> Array:
 def _log_posteriors(nights: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     """By the nights of each input, the log-posteriors of its gap (sizes of noise, inputs, gaps), and of the noise of all inputs."""
     counts = np.array([np.bincount(each, minlength=DRAWS + 1) for each in nights])
-    joint = np.einsum("sgk,ik->sig", np.log(_likelihoods(DRAWS)), counts)
-    evidence = logsumexp(joint, axis=2)
-    noise = evidence.sum(axis=1)
-    return joint - evidence[..., None], noise - logsumexp(noise)
+    joint = np.swapaxes(np.log(_likelihoods(DRAWS)) @ counts.T, 1, 2)
+    greatest = joint.max(axis=2, keepdims=True)
+    evidence = greatest + np.log(np.exp(joint - greatest).sum(axis=2, keepdims=True))
+    noise = evidence.sum(axis=(1, 2))
+    return joint - evidence, noise - logsumexp(noise)
 
 
-def greatest_noise(nights: Sequence[Sequence[int]]) -> float:
-    """The greatest standard deviation of the noise between nights, in logits, that the counts of the inputs do not rule out."""
+def learned_noise(nights: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """The posterior median of the standard deviation of the noise between nights, in logits, and the greatest that is not ruled out."""
     greater = np.cumsum(np.exp(_log_posteriors(nights)[1])[::-1])[::-1]
-    return _NOISES[int(np.flatnonzero(greater > _TAIL)[-1])]
+    median, greatest = (_NOISES[int(np.flatnonzero(greater > tail)[-1])] for tail in (0.5, _TAIL))
+    return median, greatest
 
 
 def probability(nights: Sequence[Sequence[int]], tonight: Sequence[int], draws: int, noise: float) -> float:
