@@ -311,7 +311,7 @@ class EpochFile:
             else:
                 is_quiet = row["outcome"] != "different"
                 draws = {each["asked"]: [one["text"] for one in each["answers"]] for each in row["answers"] if is_border(each["asked"])}
-                borders = epoch.borders.after(draws, row["n_searched"] or 0, at[:10], row["p_border"], is_quiet=is_quiet)
+                borders = epoch.borders.after(draws, row.get("n_searched") or 0, at[:10], row.get("p_border"), is_quiet=is_quiet)
                 epoch = replace(epoch.after(answers, at, is_allowed=row["outcome"] == ALLOWED, is_quiet=is_quiet), borders=borders)
         return epoch
 
