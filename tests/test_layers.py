@@ -93,9 +93,11 @@ ARROWS = {
     "models.served.spend": "config errors models.served.calls stores",
     "models.served.pace": "config errors models.served.calls stores",
     "models.served.canaries": "config models.served.calls records",
-    "models.served.watch": "lake.files lake.records lake.tables models.served.canaries stores",
-    "models.served": "config errors lake.tables models models.pooled models.served.calls models.served.canaries models.served.pace "
-    "models.served.scoring models.served.spend models.served.watch models.transformers.weights progress records stores texts versions",
+    "models.served.borders": "config models.served.calls models.served.canaries",
+    "models.served.watch": "lake.files lake.records lake.tables models.served.borders models.served.canaries stores",
+    "models.served": "config errors lake.tables models models.pooled models.served.borders models.served.calls models.served.canaries "
+    "models.served.pace models.served.scoring models.served.spend models.served.watch models.transformers.weights progress records "
+    "stores texts versions",
     "models.vllm": "config errors models models.transformers models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "pages.server": "errors gate lake.catalog lake.files lake.format lake.tables metrics pages.report pages.samples records results "

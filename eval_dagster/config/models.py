@@ -426,6 +426,9 @@ class OpenAIModel(ModelSection):
     canaries: Integer = Field(default=20, ge=0, le=24)
     """Prompts that each run asks twice, to notice another model behind the name; at most 12 if it gives log-probabilities. 0 switches this
     off; fewer than 10 notice nothing."""
+    border_canaries: bool = False
+    """Whether a server without log-probabilities is also asked for first tokens of prompts at which two are almost equally likely. They
+    show smaller changes than texts. In each epoch, the search for such prompts takes 700 to 1,200 calls of one token, and each look 100."""
     pin: Text | None = None
     """What identifies the model whatever its address, such as a checkpoint's commit. Answers are shared by all addresses with one pin."""
 
@@ -441,6 +444,13 @@ class OpenAIModel(ModelSection):
     def _cost_needs_a_price(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and "price" in info.data and info.data["price"] is None:
             raise ValueError("expected the key `price` beside it, as answers have no cost without one; or use `tokens_per_day`")
+        return value
+
+    @field_validator("border_canaries")
+    @classmethod
+    def _border_canaries_need_looks(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("canaries") == 0:
+            raise ValueError("expected `canaries` above 0 beside it, since `canaries: 0` switches looks off")
         return value
 
     @model_validator(mode="after")

@@ -28,6 +28,9 @@ class StubSettings:
     """Share of texts that differ each time they are asked for, also at temperature 0."""
     logit_noise: float = 0.0
     """Standard deviation by which log-probabilities differ each time they are asked for."""
+    gaps: str = ""
+    """If given, a first token above temperature 0 is one of two, by a gap of logits from -0.3 to 0.3 that follows from the prompt and this
+    text."""
     mean_tokens: float = 8
     """Mean length of the texts."""
     sigma: float = 0.5

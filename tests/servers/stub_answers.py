@@ -1,5 +1,6 @@
 """The bodies with which the stub answers requests for texts."""
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate, count
 from random import Random
@@ -102,6 +103,10 @@ def _text(request: Asked, model: HashModel, settings: StubSettings, salt: str, i
     if request.forced is not None and request.maximum:
         return [request.forced], False
     known = next((text for part, text in settings.answers.items() if part in request.prompt), None)
+    if settings.gaps and request.sampling:
+        gap = Random(f"{settings.gaps} {request.prompt}").uniform(-0.3, 0.3)
+        share = 1 / (1 + math.exp(-gap / float(request.sampling.partition("/")[0])))
+        return [" one" if Random(request.sampling + request.prompt).random() < share else " two"], False
     if known is None or salt:
         salt += request.sampling and f"{request.sampling}/{index}"
         return model.generate(model.state(request.prompt, salt), request.maximum)

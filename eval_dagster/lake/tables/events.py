@@ -53,11 +53,12 @@ class EndpointAnswer(TypedDict):
     """The answers to one question of a look."""
 
     asked: str
-    """The prompt of the canary (with `first token` if likely tokens are asked for), or the request id of a cached request."""
+    """The prompt of the canary (with `first token` if likely tokens are asked for, with `border input` if tokens are drawn), or the request
+    id of a cached request."""
     is_canary: bool
     """Whether it is a canary, not a cached request."""
     reference: list[CanaryText]
-    """The texts that they are compared with."""
+    """The texts that they are compared with; of a border input the token that is counted, empty where a search found it."""
     answers: list[CanaryText]
     """The texts of this look."""
     difference: float | None
@@ -81,7 +82,8 @@ class EndpointStateRow(TypedDict):
     looked_at: datetime
     """Time of the look (UTC)."""
     outcome: str
-    """`first` (nothing to compare with), `same`, `different`, or `allowed` (different by what may be noise between restarts)."""
+    """`first` (nothing to compare with), `same`, `different`, `allowed` (different by what may be noise between restarts), or `suspected`
+    (border inputs differ, and the look of the next day decides)."""
     message: str
     """The look in one line."""
     epoch: int
@@ -110,6 +112,10 @@ class EndpointStateRow(TypedDict):
     """Probability of such differences where nothing changed (permutation test)."""
     p_ties: float | None
     """Probability that rounding alone changes so many answers."""
+    p_border: float | None
+    """Probability of such draws from border inputs where nothing changed, with the noise of earlier nights. Null if they do not decide."""
+    n_searched: int | None
+    """Prompts that were searched for border inputs. Null in rows of earlier releases."""
     cost: float | None
     """US dollars for the look, by the `price` of the model. Null without one."""
     answers: list[EndpointAnswer]

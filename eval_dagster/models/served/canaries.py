@@ -94,9 +94,13 @@ def is_chat(config: OpenAIModel) -> bool:
     return config.prompt_format == "chat" and config.send == "messages"
 
 
-def canary_call(prompt: str, config: OpenAIModel, *, likely: int = 0) -> Call:
-    """The call for a text; for the first token and its place's likely tokens if a number of `likely` ones is given."""
-    settings = GenerationSettings(max_tokens=1 if likely else MOST_TOKENS, temperature=config.generation.temperature)
+def canary_call(prompt: str, config: OpenAIModel, *, likely: int = 0, drawn_at: float | None = None, seed: int = 0) -> Call:
+    """The call for a text; for the first token and its place's likely tokens if a number of `likely` ones is given.
+
+    With a temperature `drawn_at` it is the call for a first token that is drawn with a seed.
+    """
+    temperature = config.generation.temperature if drawn_at is None else drawn_at
+    settings = GenerationSettings(max_tokens=MOST_TOKENS if not likely and drawn_at is None else 1, temperature=temperature, seed=seed)
     messages = (Message(Role.USER, prompt),) if is_chat(config) else None
     call = text_calls(Request(request_id="canary", prompt=prompt, messages=messages, generation=settings), config)[0]
     wanted: dict[str, object] = {}

@@ -16,6 +16,8 @@ from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake.tables.columns import AnswerRow
 from eval_dagster.lake.tables.events import EndpointAnswer, EndpointStateRow
 from eval_dagster.models.base import Known, Look
+from eval_dagster.models.served.border_looks import BorderLook, BorderLooker, border_calls
+from eval_dagster.models.served.borders import DRAWS, LEVEL, SUSPICION, drawn_of_each
 from eval_dagster.models.served.calls.answer_records import BadAnswerError
 from eval_dagster.models.served.calls.bodies import Call
 from eval_dagster.models.served.canaries import LIKELY_TOKENS, MOST_TOKENS, Answer, canaries_by_name, canary_call
@@ -142,6 +144,19 @@ class Seen:
     calls: int
     cost: float | None
     fingerprint: str | None
+    border: BorderLook
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether a second look is needed."""
+        p_value = self.border.p_value
+        return self.change.is_significant or (p_value is not None and p_value < SUSPICION)
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether the border inputs of a second look show what may be a change."""
+        p_value = self.border.p_value
+        return p_value is not None and p_value < LEVEL and drawn_of_each(self.border.draws) > DRAWS
 
     def answers(self) -> Answers:
         """The answers to the canaries."""
@@ -156,7 +171,7 @@ class Seen:
         noise = "other differences may be noise between restarts; they begin an epoch if the next look finds the same answers"
         parts += [noise] if self.is_allowed else []
         parts += [f"{len(failed)} of {len(self.questions)} questions failed, the first by {failed[0].error}"] if failed else []
-        return "; ".join(parts)
+        return "; ".join([*parts, *self.border.said])
 
     @property
     def failed(self) -> list[Question]:
@@ -178,8 +193,11 @@ class Looker:
         self._costs: list[float | None] = []
         self._fingerprint: str | None = None
 
-    def look(self, epoch: Epoch) -> Seen:
-        """Ask each question twice. Raises `StoppedError` if no request can succeed."""
+    def look(self, epoch: Epoch, before: Seen | None = None) -> Seen:
+        """Ask each question twice. Raises `StoppedError` if no request can succeed.
+
+        In a second look, more tokens are drawn from the border inputs, beside those of the look `before`.
+        """
         self._calls, self._costs = 0, []
         canaries = self._first_tokens(epoch) or self._texts(epoch)
         # Likely tokens show more than the texts of cached requests, if there are earlier ones to compare them with.
@@ -187,9 +205,17 @@ class Looker:
         again = [] if is_enough else self._ask_again(_most_known(self._config, len(canaries)))
         questions = [*canaries, *again]
         change, is_allowed = epoch.judge([pair for each in questions if (pair := each.compared()) is not None], _answers(questions))
+        border = BorderLook()
+        if self._config.border_canaries:
+            said = "border inputs are not asked, because log-probabilities show more"
+            border = BorderLook(said=[said])
+            if not self._likely:
+                looker, first = BorderLooker(self._config, self._replies), before.border if before is not None else None
+                border = looker.look(epoch.borders, first, may_search=not change.is_significant)
         return Seen(
             at=datetime.now(UTC),
             change=change,
+            border=border,
             is_allowed=is_allowed,
             questions=questions,
             calls=self._calls,
@@ -266,7 +292,8 @@ def look_calls(config: OpenAIModel, epoch: Epoch) -> list[Call]:
     first_tokens = _affordable(config, first_tokens=True)
     if first_tokens.keys() <= epoch.reference.keys():
         return [canary_call(prompt, config, likely=LIKELY_TOKENS[0]) for prompt in first_tokens.values()] * _TIMES
-    return [canary_call(prompt, config) for prompt in _affordable(config, first_tokens=False).values()] * _TIMES
+    texts = [canary_call(prompt, config) for prompt in _affordable(config, first_tokens=False).values()] * _TIMES
+    return [*texts, *border_calls(config, epoch.borders)]
 
 
 def _affordable(config: OpenAIModel, *, first_tokens: bool) -> Mapping[str, str]:
@@ -341,28 +368,35 @@ class Watch:
         """
         looker = Looker(model, config, known)
         rounds = [looker.look(self.epoch)]
-        if rounds[0].change.is_significant:
-            rounds.append(looker.look(self.epoch))
-        is_changed = all(seen.change.is_significant for seen in rounds)
+        if rounds[0].is_suspicious:
+            rounds.append(looker.look(self.epoch, rounds[0]))
         before, last = self.epoch, rounds[-1]
         at = last.at.isoformat(timespec="microseconds")
+        border = last.border
+        is_confirmed = before.borders.confirms(border.draws, at[:10], border.p_value)
+        is_changed = is_confirmed or all(seen.change.is_significant for seen in rounds)
         if is_changed and config.pin is None:
             after = before.next(last.answers(), at)
         else:
-            after = before.after(last.answers(), at, is_allowed=last.is_allowed, is_quiet=not last.change.is_significant)
+            is_quiet = not (is_changed or last.change.is_significant)
+            after = before.after(last.answers(), at, is_allowed=last.is_allowed, is_quiet=is_quiet)
+            after = replace(
+                after, borders=before.borders.after(border.draws, border.n_searched, at[:10], border.p_value, is_quiet=is_quiet)
+            )
         message = self._message(last, before, is_changed=is_changed)
         rows = [self._row(seen, before, facts, run_id, "a second look follows") for seen in rounds[:-1]]
-        rows.append(self._row(last, after, facts, run_id, message, rose=after.number > before.number))
+        rows.append(self._row(last, after, facts, run_id, message, rose=after.number > before.number, is_confirmed=is_confirmed))
         self._file.write(after, rows, run_id)
         self._epoch = after
         return Look(
-            warnings=(message,) if is_changed or not last.answers() else (),
+            warnings=(message,) if is_changed or last.is_suspected or not last.answers() else (),
             notes={"endpoint": f"epoch {after.number}: {message}"},
             cost=math.fsum(seen.cost or 0.0 for seen in rounds),
         )
 
     def difference(self, model: ServedModel, config: OpenAIModel) -> str | None:
         """How the answers of another server of the model differ from the epoch's; None if they do not. Nothing is recorded."""
+        config = config.model_copy(update={"border_canaries": False})
         looker, epoch = Looker(model, config, ()), replace(self.epoch, nights=0)  # the noise between servers is not known
         rounds = [looker.look(epoch)]
         if rounds[0].change.is_significant:
@@ -370,10 +404,20 @@ class Watch:
         return f"its answers differ: {rounds[-1].described()}" if all(seen.change.is_significant for seen in rounds) else None
 
     def _row(
-        self, seen: Seen, epoch: Epoch, facts: Mapping[str, object], run_id: str, message: str, *, rose: bool = False
+        self,
+        seen: Seen,
+        epoch: Epoch,
+        facts: Mapping[str, object],
+        run_id: str,
+        message: str,
+        *,
+        rose: bool = False,
+        is_confirmed: bool = False,
     ) -> EndpointStateRow:
         change, answers = seen.change, [each.row() for each in seen.questions]
-        outcome = "different" if change.is_significant else ALLOWED if seen.is_allowed else "same"
+        outcome = "suspected" if seen.is_suspected else ALLOWED if seen.is_allowed else "same"
+        if change.is_significant or is_confirmed:
+            outcome = "different"
         return {
             "model": self._name,
             "base_url": self._config.base_url,
@@ -382,6 +426,8 @@ class Watch:
             "run_id": run_id,
             "looked_at": seen.at,
             "outcome": outcome if change.n_compared else "first",
+            "p_border": seen.border.p_value,
+            "n_searched": seen.border.n_searched,
             "message": message,
             "epoch": epoch.number,
             "epoch_began_at": datetime.fromisoformat(epoch.began_at) if epoch.began_at else seen.at,
@@ -397,7 +443,7 @@ class Watch:
             "p_value": change.p_value if change.n_compared else None,
             "p_ties": change.p_ties if change.n_compared else None,
             "cost": seen.cost,
-            "answers": answers,
+            "answers": [*answers, *seen.border.rows(self.epoch.borders.tokens, DRAWS)],
         }
 
     def _message(self, seen: Seen, before: Epoch, *, is_changed: bool) -> str:
@@ -407,7 +453,8 @@ class Watch:
                 f"no canary was answered, so that a change of {where} is not noticed (`canaries: 0` switches them off): {seen.described()}"
             )
         if not is_changed:
-            return seen.described()
+            hint = "border inputs differ by more than the noise of earlier nights; an epoch begins if the next day's look finds it again"
+            return f"{seen.described()}; {hint}" if seen.is_suspected else seen.described()
         since = f" since {minute(before.began_at)} UTC" if before.began_at else ""
         changed = f"the answers of {where} changed{since} ({seen.described()})"
         if self._config.pin is None:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.tables.events import CanaryText, EndpointStateRow
+from eval_dagster.models.served.borders import Borders, is_border
 from eval_dagster.models.served.canaries import Answer, asks_for_likely_tokens
 from eval_dagster.stores.whole_files import replaced
 
@@ -52,7 +53,7 @@ _TIES_OF_NOISY_TEXTS = 0.5
 _GRID = 1000
 """Steps of a difference by 1, to which statistics are rounded."""
 _TABLE = "endpoint_states"
-_COLUMNS = ("looked_at", "epoch", "outcome", "answers")
+_COLUMNS = ("looked_at", "epoch", "outcome", "answers", "p_border", "n_searched")
 ALLOWED = "allowed"
 """The outcome of a look whose answers differ by what may be noise between restarts."""
 _MOST_NOISE = 0.3
@@ -216,6 +217,8 @@ class Epoch:
     """Days on which a look compared log-probabilities with the reference and found no change."""
     noise: float = 0.0
     """The greatest noise of these looks, as `noise_of` gives it."""
+    borders: Borders = field(default_factory=Borders)
+    """The border inputs. They are searched anew in each epoch."""
 
     def mark(self) -> list[int | str] | int:
         """The part of the epoch in a model's version. After a loss of all records, an equal number has another time."""
@@ -300,13 +303,16 @@ class EpochFile:
             answers = {
                 each["asked"]: tuple(map(_answer, each["answers"]))
                 for each in row["answers"]
-                if each["is_canary"] and each["error"] is None
+                if each["is_canary"] and each["error"] is None and not is_border(each["asked"])
             }
             at = row["looked_at"].isoformat(timespec="microseconds")
             if row["epoch"] > epoch.number:
                 epoch = replace(epoch, number=row["epoch"] - 1).next(answers, at)
             else:
-                epoch = epoch.after(answers, at, is_allowed=row["outcome"] == ALLOWED, is_quiet=row["outcome"] != "different")
+                is_quiet = row["outcome"] != "different"
+                draws = {each["asked"]: [one["text"] for one in each["answers"]] for each in row["answers"] if is_border(each["asked"])}
+                borders = epoch.borders.after(draws, row.get("n_searched") or 0, at[:10], row.get("p_border"), is_quiet=is_quiet)
+                epoch = replace(epoch.after(answers, at, is_allowed=row["outcome"] == ALLOWED, is_quiet=is_quiet), borders=borders)
         return epoch
 
     def write(self, epoch: Epoch, rows: Sequence[EndpointStateRow], run_id: str) -> None:
@@ -328,7 +334,7 @@ class EpochFile:
                 name: {prompt: tuple(map(_answer, answers)) for prompt, answers in found.get(name, {}).items()}
                 for name in ("reference", "earlier", "allowed")
             }
-            return Epoch(**{**found, **kept})
+            return Epoch(**{**found, **kept, "borders": Borders(**found.get("borders", {}))})
         return None
 
     def _rows(self, columns: Sequence[str], *, after: str = "") -> list[EndpointStateRow]:
