@@ -23,8 +23,8 @@ from eval_dagster.results.materializations import Materialization, history, over
 from eval_dagster.statistics.capacity import Work, fit
 from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.sample_sizes import (
-    power_of_proof,
-    power_of_proof_of_mean,
+    power_of_both_proofs,
+    power_of_both_proofs_of_mean,
     samples_to_prove,
     samples_to_prove_mean,
     samples_to_see,
@@ -245,20 +245,24 @@ def _planned(project: Project, suite: str, eval_name: str, model: str, *, fall: 
 
 
 def _with_proof(row: Planned) -> Planned:
-    """The row with the samples that prove that nothing fell by the margin, against as many pooled states as there are."""
+    """The row with the samples that prove that nothing fell by the margin, against as many pooled states as there are.
+
+    The baseline and the anchor are two states from the second night without a change on, and the proof is against both.
+    """
     if row.margin is None or row.width is None:
         return row
-    is_pooled = row.pooled > 1 and row.chance is not None
+    is_pooled, size = row.pooled > 1 and row.chance is not None, max(1, int(row.samples / row.spread))
     if row.flips is not None and not is_pooled:
         to_prove = samples_to_prove(row.margin, flips=row.flips)
-        proves = power_of_proof(max(1, int(row.samples / row.spread)), margin=row.margin, flips=row.flips)
+        proves = power_of_both_proofs(size, margin=row.margin, flips=row.flips)
     else:
-        variance = (row.deviation or 0.0) ** 2
+        variance, states = (row.deviation or 0.0) ** 2, 1.0
         if is_pooled:
             variance = variance_of_difference(row.lasting or 0.0, row.chance or 0.0, texts=row.texts, states=row.pooled)
-        deviation, size = math.sqrt(variance), max(1, int(row.samples / row.spread))
-        to_prove = samples_to_prove_mean(row.margin, deviation=deviation, width=row.width)
-        proves = power_of_proof_of_mean(size, margin=row.margin, deviation=deviation, width=row.width)
+            states = row.pooled
+        deviation = math.sqrt(variance)
+        to_prove = samples_to_prove_mean(row.margin, deviation=deviation, width=row.width, states=states)
+        proves = power_of_both_proofs_of_mean(size, margin=row.margin, deviation=deviation, width=row.width, states=states)
     return replace(row, to_prove=None if to_prove is None else math.ceil(to_prove * row.spread), proves=proves)
 
 

@@ -31,7 +31,7 @@ MOST_INPUTS = 20
 FEWEST_INPUTS = 10
 """Inputs with enough nights, below which there is no test."""
 DRAWS, MORE_DRAWS = 5, 10
-"""Tokens that are drawn from an input in a look, and in a second one beside those of the first."""
+"""Tokens that are drawn from an input in a look, and further ones in a second look."""
 QUIET_NIGHTS = 5
 """Nights from which an input has to be known before it is part of a test."""
 SUSPICION, LEVEL = 1e-2, 1e-4
@@ -176,7 +176,7 @@ class Borders:
         return 0 if is_done else min(MOST_SEARCHED_A_LOOK, max(0, MOST_SEARCHED - self.searched))
 
     def after(self, draws: Draws, n_prompts: int, day: str, p_value: float | None, *, is_quiet: bool = True) -> "Borders":
-        """The border inputs after a look that began no epoch. Draws of unknown inputs are those of a search.
+        """The border inputs after a look that began no epoch. Draws of unknown inputs come from a search.
 
         `is_quiet` says whether the canaries of the look found no change, so that its draws show noise.
         """

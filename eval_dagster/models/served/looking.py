@@ -196,7 +196,7 @@ class Looker:
     def look(self, epoch: Epoch, before: Seen | None = None) -> Seen:
         """Ask each question twice. Raises `StoppedError` if no request can succeed.
 
-        In a second look, more tokens are drawn from the border inputs, beside those of the look `before`.
+        In a second look, more tokens are drawn from the border inputs, beside the draws of the look `before`.
         """
         self._calls, self._costs = 0, []
         canaries = self._first_tokens(epoch) or self._texts(epoch)

@@ -261,3 +261,36 @@ def fallen_row(n: int, margin: float, flips: float, *, suites: int = SUITES) -> 
 
 def _red(nights: Nights) -> str:
     return f"{nights.is_red:.0%} ({nights.is_red_in_full:.0%})"
+
+
+TWO_STATES = "| samples | margin | flips | quiet suites of ten proven | samples asked | proven at one look |\n|---|---|---|---|---|---|\n"
+
+
+def two_states_row(n: int, margin: float, flips: float, *, nights: int = 40_000) -> str:
+    """Quiet suites whose anchor is another state than their baseline, so that both proofs are needed at one look.
+
+    A share 2 * `flips` of the samples is right in half of all states, and the others never change.
+    """
+    plan, rng = design(n, margin, flips), np.random.default_rng(0)
+    shares = np.append(np.full(8, flips / 4), 1 - 2 * flips)
+    added = [rng.multinomial(more, shares, size=nights)[:, :8] for more in np.diff([0, *plan.looks])]
+    counts = np.cumsum(added, axis=0).reshape(-1, nights, 2, 2, 2).transpose(1, 0, 2, 3, 4)  # right tonight, in the baseline, in the anchor
+    flipped = [
+        (counts[:, :, 1, 0].sum(axis=2), counts[:, :, 0, 1].sum(axis=2)),
+        (counts[:, :, 1, :, 0].sum(axis=2), counts[:, :, 0, :, 1].sum(axis=2)),
+    ]
+
+    def proven(looks: Proofs) -> Integers:
+        places = [looks.looks.index(each) if each in looks.looks else None for each in plan.looks]
+        both = np.stack([np.ones((nights, len(plan.looks)), dtype=bool)] * 2)
+        for side, (ups, downs) in enumerate(flipped):
+            for at, place in enumerate(places):
+                rises = looks.rises(place) if place is not None else None
+                both[side, :, at] = False if rises is None else ups[:, at] >= rises[np.minimum(downs[:, at], len(rises) - 1)]
+        is_proven = both.all(axis=0)
+        return np.where(is_proven.any(axis=1), is_proven.argmax(axis=1), NEVER)
+
+    first, once = proven(Proofs.of(plan)), proven(Proofs.spending(plan, "one look"))
+    asked = np.array(plan.looks)[np.minimum(first, len(plan.looks) - 1)].mean() / n
+    suites, suites_once = (np.mean(each != NEVER) ** EVALS for each in (first, once))
+    return f"{name_of(n, margin, flips)} {suites:.0%} | {asked:.0%} | {suites_once:.0%} |\n"

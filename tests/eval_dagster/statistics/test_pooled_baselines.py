@@ -83,6 +83,22 @@ def share_proven(n: int, margin: float, states: int, samples: Samples, tonight: 
     return float(sum(count for row, count in zip(found, times, strict=True) if proves(row, differences, states, margin)) / nights)
 
 
+def share_proven_twice(n: int, margin: float, states: int, samples: Samples, *, nights: int, seed: int = 0) -> float:
+    """The share of quiet nights that are proven against the means of two sets of so many states."""
+    ease, shares = samples
+    right = np.arange(states + 1)
+    pooled = scipy.special.comb(states, right) * ease[:, None] ** right * (1 - ease[:, None]) ** (states - right)
+    tonight = np.stack([ease, 1 - ease])
+    chances = np.einsum("e,te,eb,ea->tba", shares, tonight, pooled, pooled)
+    differences = np.concatenate([1 - right / states, -right / states])
+    counts = np.random.default_rng(seed).multinomial(n, (chances / chances.sum()).ravel(), size=nights).reshape(nights, *chances.shape)
+    both = np.ones(nights, dtype=bool)
+    for axis in (3, 2):
+        found, places = np.unique(counts.sum(axis=axis).reshape(nights, -1), axis=0, return_inverse=True)
+        both &= np.array([proves(row, differences, states, margin) for row in found])[places.ravel()]
+    return float(both.mean())
+
+
 def proves(counts: NDArray[np.int64], differences: Floats, states: int, margin: float) -> bool:
     """Whether a night is proven, of which `counts` samples have each difference."""
     return not_worse(comparison(counts, differences, states), margin=margin, higher_is_better=True).is_proven

@@ -1,13 +1,17 @@
 """The planned numbers of samples see falls, and prove that there is none, in 8 of 10 simulated nights."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import scipy.special
-from test_pooled_baselines import coins, graded, share_proven
+from test_pooled_baselines import coins, graded, share_proven, share_proven_twice
 
 from eval_dagster.statistics.noninferiority import LEVEL, exact_p_value, not_worse
 from eval_dagster.statistics.paired import compare_means
 from eval_dagster.statistics.sample_sizes import (
+    power_of_both_proofs,
+    power_of_both_proofs_of_mean,
     power_of_proof,
     power_of_proof_of_mean,
     samples_to_prove,
@@ -20,6 +24,7 @@ from eval_dagster.statistics.sample_sizes import (
 from eval_dagster.statistics.significance import exact_mcnemar
 
 NIGHTS = 1000
+Kind = Callable[[float], tuple[np.ndarray, np.ndarray]]
 LEVEL_OF_A_NIGHT = 0.0033
 
 
@@ -39,12 +44,20 @@ def test_a_fall_is_seen_in_8_of_10_nights(flips: float, fall: float) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kind", [coins, graded])
 @pytest.mark.parametrize(("flips", "margin"), [(0.02, 0.03), (0.05, 0.02), (0.1, 0.03)])
-def test_a_quiet_night_is_proven_in_8_of_10(flips: float, margin: float) -> None:
+def test_a_quiet_night_is_proven_against_baseline_and_anchor_in_8_of_10(flips: float, margin: float, kind: Kind) -> None:
     n = samples_to_prove(margin, flips=flips)
     assert n is not None
-    proven = [exact_p_value(n, int(up), int(down), margin) <= LEVEL for up, down in zip(*counts(n, flips, 0.0), strict=True)]
-    assert np.mean(proven) == pytest.approx(0.8, abs=0.05)
+    assert share_proven_twice(n, margin, 1, kind(flips), nights=5 * NIGHTS) == pytest.approx(0.8, abs=0.05)
+
+
+@pytest.mark.parametrize(("n", "flips"), [(300, 0.02), (300, 0.05), (1000, 0.1), (300, 0.0)])
+def test_the_power_of_both_proofs(n: int, flips: float) -> None:
+    """It is the square of one only if the two proofs have nothing in common, and one if the result alone decides."""
+    one, both = power_of_proof(n, margin=0.03, flips=flips), power_of_both_proofs(n, margin=0.03, flips=flips)
+    assert both == pytest.approx(share_proven_twice(n, 0.03, 1, coins(flips), nights=NIGHTS), abs=0.05)
+    assert one**2 - 1e-9 <= both <= one
 
 
 @pytest.mark.long
@@ -64,8 +77,10 @@ def test_scores_with_a_range() -> None:
     assert np.mean([p_value is not None and p_value <= LEVEL_OF_A_NIGHT for p_value in p_values]) == pytest.approx(0.8, abs=0.05)
     m = samples_to_prove_mean(0.03, deviation=deviation, width=1.0)
     # The bounds are those of the metric, and the differences stay well inside of them.
-    quiet = [compare_means(0.5 + row / 2, 0.5 - row / 2, bounds=(0, 1)) for row in rng.normal(0, deviation, (NIGHTS, m)).clip(-1, 1)]
-    assert np.mean([not_worse(each, margin=0.03, higher_is_better=True).is_proven for each in quiet]) == pytest.approx(0.8, abs=0.05)
+    results = (0.5 + rng.normal(0, deviation / np.sqrt(2), (NIGHTS, 3, m))).clip(0, 1)
+    quiet = [[compare_means(night, earlier, bounds=(0, 1)) for earlier in (baseline, anchor)] for night, baseline, anchor in results]
+    proven = [all(not_worse(each, margin=0.03, higher_is_better=True).is_proven for each in both) for both in quiet]
+    assert np.mean(proven) == pytest.approx(0.8, abs=0.05)
 
 
 def test_what_no_number_of_samples_sees() -> None:
@@ -75,11 +90,10 @@ def test_what_no_number_of_samples_sees() -> None:
 @pytest.mark.parametrize(("flips", "states"), [(0.05, 2), (0.1, 8), (0.02, 4)])
 def test_a_quiet_night_is_proven_against_pooled_states_in_8_of_10(flips: float, states: int) -> None:
     deviation = variance_of_difference(0.0, flips, states=states) ** 0.5
-    n = samples_to_prove_mean(0.03, deviation=deviation, width=1.0)
+    n = samples_to_prove_mean(0.03, deviation=deviation, width=1.0, states=states)
     assert n is not None
     for kind in (coins, graded):
-        samples = kind(flips)
-        assert share_proven(n, 0.03, states, samples, samples[0], nights=NIGHTS) == pytest.approx(0.8, abs=0.05)
+        assert share_proven_twice(n, 0.03, states, kind(flips), nights=NIGHTS) == pytest.approx(0.8, abs=0.05)
 
 
 @pytest.mark.long
@@ -88,8 +102,11 @@ def test_a_quiet_night_is_proven_against_pooled_states_in_8_of_10(flips: float, 
 @pytest.mark.parametrize("states", [2, 8])
 def test_the_power_of_a_proof_against_pooled_states(n: int, flips: float, states: int) -> None:
     samples = coins(flips)
-    power = power_of_proof_of_mean(n, margin=0.03, deviation=variance_of_difference(0.0, flips, states=states) ** 0.5, width=1.0)
+    deviation = variance_of_difference(0.0, flips, states=states) ** 0.5
+    power = power_of_proof_of_mean(n, margin=0.03, deviation=deviation, width=1.0)
     assert power == pytest.approx(share_proven(n, 0.03, states, samples, samples[0], nights=NIGHTS), abs=0.05)
+    both = power_of_both_proofs_of_mean(n, margin=0.03, deviation=deviation, width=1.0, states=states)
+    assert both == pytest.approx(share_proven_twice(n, 0.03, states, samples, nights=NIGHTS), abs=0.05)
     single = power_of_proof(n, margin=0.03, flips=flips)
     assert power >= single - 0.01, "a pool proves more than one state"
 
