@@ -29,7 +29,8 @@ _WORSE = 0.05
 def with_drift(row: Regression, partition: Partition, results: int) -> Regression:
     """The row with the evidence that its score falls slowly since the anchor, or as it was if there is none.
 
-    States between anchor and result that cannot be read are left out.
+    States between anchor and result that cannot be read are left out. A night that stopped early adds no evidence: it has that of the last
+    whole night, and its warning.
 
     Args:
         row: A judged row.
@@ -37,8 +38,17 @@ def with_drift(row: Regression, partition: Partition, results: int) -> Regressio
         results: Number of results of the suite. Each may warn falsely with its part of the level.
     """
     anchor_at = row.anchor_materialized_at
-    if row.metric is None or row.difference is None or anchor_at is None or row.n_not_asked:
+    if row.metric is None or row.difference is None or anchor_at is None:
         return row
+    limit = results / LEVEL
+    if row.n_not_asked:
+        before = _before(partition, row.metric, anchor_at)
+        if before is None:
+            return row
+        is_drifting = row.verdict in SOUND and bool(before.is_drifting)
+        return replace(
+            row, drift_e_value=before.drift_e_value, drift_e_limit=limit, drift_since=before.drift_since, is_drifting=is_drifting
+        )
     try:
         states = _states(partition, row.metric, anchor_at)
         found = _evidence(states, row.metric)
@@ -47,14 +57,11 @@ def with_drift(row: Regression, partition: Partition, results: int) -> Regressio
     if found is None:
         return row
     largest, since = found
-    of_anchor = takewhile(lambda each: time_of(each.path) >= anchor_at, partition.standings.judgements())
-    known = (each for judgement in of_anchor for each in judgement.of(partition.key, row.metric) if each.drift_e_value is not None)
-    before = next(known, None)
-    if before is not None and before.anchor_materialized_at == anchor_at and (before.drift_e_value or 0.0) > largest:
+    before = _before(partition, row.metric, anchor_at)
+    if before is not None and (before.drift_e_value or 0.0) > largest:
         largest, since = before.drift_e_value or 0.0, before.drift_since or since
     fall, p_value = (row.difference, row.p_value) if row.drift is None else (row.drift, row.drift_p_value)
     is_worse = p_value is not None and p_value <= _WORSE and (fall < 0) is (row.higher_is_better is not False)
-    limit = results / LEVEL
     return replace(
         row,
         drift_e_value=largest,
@@ -62,6 +69,14 @@ def with_drift(row: Regression, partition: Partition, results: int) -> Regressio
         drift_since=since,
         is_drifting=row.verdict in SOUND and largest >= limit and is_worse,
     )
+
+
+def _before(partition: Partition, metric: str, anchor_at: datetime) -> Regression | None:
+    """The newest row with evidence since the anchor. None if there is none."""
+    of_anchor = takewhile(lambda each: time_of(each.path) >= anchor_at, partition.standings.judgements())
+    known = (each for judgement in of_anchor for each in judgement.of(partition.key, metric) if each.drift_e_value is not None)
+    newest = next(known, None)
+    return newest if newest is not None and newest.anchor_materialized_at == anchor_at else None
 
 
 def _states(partition: Partition, metric: str, anchor_at: datetime) -> list[Materialization]:

@@ -105,7 +105,8 @@ class EarlyStop:
         metric = headline(partition.task)
         before, anchor, anchor_at = judged.states(metric.NAME)
         if before is None:
-            return replace(plan, reason="there is no judged result to compare it with"), []
+            known_late = "`baseline: previous` names a state only once the result is there, so that no look can compare"
+            return replace(plan, reason=known_late if baseline.previous else "there is no judged result to compare it with"), []
         plan = replace(plan, metric=metric.NAME, baseline_materialized_at=before.materialized_at, anchor_materialized_at=anchor_at)
         now = versions_of_metrics(partition.task).get(metric.NAME)
         is_anchored = anchor_at is None or (anchor is not None and metric_versions(anchor).get(metric.NAME) == now)

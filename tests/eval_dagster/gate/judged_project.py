@@ -92,6 +92,7 @@ class Nights:
         evals: Sequence[str] = ("left", "right"),
         texts: int = 1,
         gate: str | None = None,
+        baseline: str = "last_passed",
         run_id: str = "night",
         **files: Any,
     ) -> tuple[list[StageResult], list[StageFailure]]:
@@ -103,7 +104,7 @@ class Nights:
         partitions = [(name, model) for name in evals for model in models]
         project, stopping = self.project(texts=texts), None
         if gate is not None:
-            project = self.project(texts=texts, models=f"[{', '.join(models)}]", baseline="last_passed", gate=gate)
+            project = self.project(texts=texts, models=f"[{', '.join(models)}]", baseline=baseline, gate=gate)
             stopping = EarlyStop.of(project, "nightly", run_id)
         with patch("eval_dagster.pipeline.publish"):  # a third of the time of a night, and the gate reads files
             made = evaluate(project, partitions, stages=set(STAGES), run_id=run_id, reporter=SilentReporter(), stopping=stopping)
@@ -113,10 +114,10 @@ class Nights:
     def judge(self, *, since: datetime | None = None, **settings: Any) -> GateResult:
         return judge(self.project(**settings), "nightly", run_id="gate", since=since)
 
-    def night(self, *, gate: str = "", models: Sequence[str] = ("one",), **files: Any) -> GateResult:
-        """Evaluate, judge against the last state that passed, and keep the judgement."""
-        self.evaluate(models=models, gate=gate, **files)
-        result = self.judge(baseline="last_passed", gate=gate, models=f"[{', '.join(models)}]")
+    def night(self, *, gate: str = "", baseline: str = "last_passed", models: Sequence[str] = ("one",), **files: Any) -> GateResult:
+        """Evaluate, judge, by default against the last state that passed, and keep the judgement."""
+        self.evaluate(models=models, gate=gate, baseline=baseline, **files)
+        result = self.judge(baseline=baseline, gate=gate, models=f"[{', '.join(models)}]")
         write_result(self.project().lake, result)
         return result
 

@@ -251,6 +251,7 @@ def test_a_part_without_its_plan_is_not_judged(nights: Nights) -> None:
         (f"{EARLY}, metrics: all", {}, "the suite is judged by several metrics"),
         (EARLY, {"metric": "Words"}, "words is not the share of right answers among all samples"),
         (f"{EARLY}, full_every: 1", {}, "one of 1 results is asked in full (full_every)"),
+        (EARLY, {"baseline": "previous"}, "`baseline: previous` names a state only once the result is there, so that no look can compare"),
     ],
 )
 def test_what_cannot_stop_is_asked_in_full_with_the_reason(nights: Nights, gate: str, files: dict[str, Any], reason: str) -> None:

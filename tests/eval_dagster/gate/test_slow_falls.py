@@ -71,6 +71,24 @@ def test_a_slow_fall_is_a_warning_in_all_places(tmp_path: Path, has_versions: bo
 
 
 @pytest.mark.long
+def test_a_night_that_stops_early_keeps_the_warning(tmp_path: Path) -> None:
+    gate = f"{GATE}, margin: 0.3"
+    nights = FlippingNights(tmp_path)
+    for number in range(14):
+        nights.night(gate=gate, wrong=range(100, 100 + 5 * number))
+        if nights.row.is_drifting:
+            break
+    whole = nights.row
+    assert whole.is_drifting
+    early = f"{gate}, stop: early"
+    nights.ask(wrong=range(100, 105 + 5 * number), version=2, gate=early)
+    row = nights.judge(early)
+    assert row.n_not_asked > 0
+    assert (row.is_drifting, row.drift_e_value, row.drift_since) == (True, whole.drift_e_value, whole.drift_since)
+    assert nights.result.warnings == (f"left|one: {row.drifts}",)
+
+
+@pytest.mark.long
 def test_a_state_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     nights = FlippingNights(tmp_path)
     for number in range(5):

@@ -52,7 +52,7 @@ def test_a_quiet_night_is_proven_against_baseline_and_anchor_in_8_of_10(flips: f
     assert share_proven_twice(n, margin, 1, kind(flips), nights=5 * NIGHTS) == pytest.approx(0.8, abs=0.05)
 
 
-@pytest.mark.parametrize(("n", "flips"), [(300, 0.02), (300, 0.05), (1000, 0.1), (300, 0.0)])
+@pytest.mark.parametrize(("n", "flips"), [(300, 0.02), (300, 0.05), pytest.param(1000, 0.1, marks=pytest.mark.long), (300, 0.0)])
 def test_the_power_of_both_proofs(n: int, flips: float) -> None:
     """It is the square of one only if the two proofs have nothing in common, and one if the result alone decides."""
     one, both = power_of_proof(n, margin=0.03, flips=flips), power_of_both_proofs(n, margin=0.03, flips=flips)
