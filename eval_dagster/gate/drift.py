@@ -30,7 +30,7 @@ def with_drift(row: Regression, partition: Partition, results: int) -> Regressio
     """The row with the evidence that its score falls slowly since the anchor, or as it was if there is none.
 
     States between anchor and result that cannot be read are left out. A night that stopped early adds no evidence: it has that of the last
-    whole night, and its warning.
+    whole night, and its warning, since a part of the samples does not show whether the score has recovered.
 
     Args:
         row: A judged row.

@@ -234,11 +234,13 @@ class Regression:
         """The warning of a slow fall. None if there is none."""
         if not self.is_drifting:
             return None
+        evidence = f"evidence {self.drift_e_value:,.0f} of {self.drift_e_limit:,.0f}"
+        since = f"drift since {self.drift_since:%Y-%m-%d %H:%M} UTC"
+        if self.n_not_asked:  # the values of a part do not show it
+            return f"{since}: {evidence} in the last whole night"
         before, fall = (self.baseline_value, self.difference) if self.drift is None else (self.anchor_value, self.drift)
         values = f"{_figure(before)} → {_figure((before or 0.0) + (fall or 0.0))}"
-        return (
-            f"drift since {self.drift_since:%Y-%m-%d %H:%M} UTC: {values}, evidence {self.drift_e_value:,.0f} of {self.drift_e_limit:,.0f}"
-        )
+        return f"{since}: {values}, {evidence}"
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -108,10 +108,8 @@ def power_of_both_proofs(n: int, *, margin: float, flips: float) -> float:
     fallen = scipy.stats.binom.pmf(falls, counts[:, None], 0.5)
     fewest = _fewest_rises(n, falls, margin)
     if n * flips <= _FEW_FLIPS:
-        fewest += [
-            exact_p_value(n, int(up), int(down), margin) > LEVEL if up + down <= n else False
-            for up, down in zip(fewest, falls, strict=True)
-        ]
+        places = zip(fewest, falls, strict=True)
+        fewest += [bool(up + down <= n) and exact_p_value(n, int(up), int(down), margin) > LEVEL for up, down in places]
     risen = scipy.stats.binom.sf(fewest[:, None] - 1, counts, 0.5)
     weights = times / times.sum()
     return float(weights @ (fallen @ risen) ** 2 @ weights)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
+from random import SystemRandom
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake.tables.events import EndpointAnswer
@@ -34,7 +34,7 @@ class BorderLook:
     """The findings of one look at border inputs; empty if none were asked."""
 
     draws: Draws = field(default_factory=dict)
-    """Of the inputs that were known before, and of the ones that a search found."""
+    """Tokens of the inputs that were known before, and of the ones that a search found."""
     n_searched: int = 0
     p_value: float | None = None
     said: Sequence[str] = ()
@@ -63,7 +63,8 @@ class BorderLooker:
         """`replies` sends calls, and gives their replies in the same order."""
         self._config = config
         self._replies = replies
-        self._rng = Random()  # noqa: S311 - prompts and seeds, other ones in each look
+        self._random = SystemRandom()
+        """For prompts and seeds: other ones in each look."""
 
     def look(self, known: Borders, before: BorderLook | None, *, may_search: bool) -> BorderLook:
         """Draw tokens from the border inputs, and search for more of them where too few are known and nothing is suspected.
@@ -87,7 +88,7 @@ class BorderLooker:
     def _search(self, prompts: int, wanted: int) -> Found:
         """Search so many random prompts for border inputs; fewer if as many as are `wanted` are found, or if there can be none."""
         limit = self._config.requests_per_minute
-        names = random_names(prompts if limit is None else max(BATCH, min(prompts, limit // FIRST_DRAWS)), self._rng)
+        names = random_names(prompts if limit is None else max(BATCH, min(prompts, limit // FIRST_DRAWS)), self._random)
         found: dict[str, list[str]] = {}
         for start in range(0, len(names), BATCH):
             drawn, error = self._draw(names[start : start + BATCH], FIRST_DRAWS)
@@ -104,7 +105,7 @@ class BorderLooker:
         asked = [name for _ in range(times) for name in names]
         drawn: dict[str, list[str]] = {name: [] for name in names}
         error = None
-        for name, reply in zip(asked, self._replies([border_call(name, self._config, self._rng) for name in asked]), strict=True):
+        for name, reply in zip(asked, self._replies([border_call(name, self._config, self._random) for name in asked]), strict=True):
             if isinstance(reply, CallReply):
                 drawn[name].append(reply.reply.content.text)
             else:
@@ -116,6 +117,6 @@ def border_calls(config: OpenAIModel, known: Borders) -> list[Call]:
     """About the calls of a look: draws of known inputs, and a search for more."""
     if not config.border_canaries:
         return []
-    rng = Random(0)  # noqa: S311 - the calls are only counted
+    random = SystemRandom()
     draws = len(known.tokens) * DRAWS + known.to_search * (FIRST_DRAWS + SECOND_DRAWS // FIRST_DRAWS)
-    return [border_call(name, config, rng) for name in random_names(draws, rng)]
+    return [border_call(name, config, random) for name in random_names(draws, random)]

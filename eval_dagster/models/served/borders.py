@@ -59,10 +59,10 @@ _WORDS = tuple(
     )
     for word in line.split()
 )
-"""Of prompts of a search."""
+"""The words that prompts of a search are made of."""
 
 _NOISES = (0.0, 0.003, 0.006, 0.01, 0.014, 0.02, 0.028, 0.04, 0.056, 0.08, 0.11, 0.16, 0.22, 0.3)
-"""Standard deviations of a gap's noise between nights that are told apart, in logits."""
+"""Sizes of the noise of a gap between nights that are compared: standard deviations, in logits."""
 LEAST_NOISE = 0.014
 """Noise that is always allowed for: a server that was quiet for some nights may have it once."""
 _TIMES_MORE = 100
@@ -229,6 +229,8 @@ class Borders:
             return False
         drawn = drawn_of_each(draws)
         both = [name for name in self.suspected if len(self.counts.get(name, ())) >= QUIET_NIGHTS and len(draws.get(name, ())) == drawn]
+        if len(both) < FEWEST_INPUTS:
+            return False
         nights = [self.counts[name] for name in both]
         size = _NOISES.index(max(LEAST_NOISE, learned_noise(nights)[1]))
         tonight = np.array([_count(draws[name], self.tokens[name]) for name in both])

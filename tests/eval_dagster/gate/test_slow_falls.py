@@ -86,6 +86,8 @@ def test_a_night_that_stops_early_keeps_the_warning(tmp_path: Path) -> None:
     assert row.n_not_asked > 0
     assert (row.is_drifting, row.drift_e_value, row.drift_since) == (True, whole.drift_e_value, whole.drift_since)
     assert nights.result.warnings == (f"left|one: {row.drifts}",)
+    assert row.drifts is not None
+    assert row.drifts.endswith(" of 40 in the last whole night"), "a part has another difference, which may be a rise"
 
 
 @pytest.mark.long

@@ -281,14 +281,12 @@ def two_states_row(n: int, margin: float, flips: float, *, nights: int = 40_000)
     ]
 
     def proven(looks: Proofs) -> Integers:
-        places = [looks.looks.index(each) if each in looks.looks else None for each in plan.looks]
-        both = np.stack([np.ones((nights, len(plan.looks)), dtype=bool)] * 2)
-        for side, (ups, downs) in enumerate(flipped):
-            for at, place in enumerate(places):
-                rises = looks.rises(place) if place is not None else None
-                both[side, :, at] = False if rises is None else ups[:, at] >= rises[np.minimum(downs[:, at], len(rises) - 1)]
-        is_proven = both.all(axis=0)
-        return np.where(is_proven.any(axis=1), is_proven.argmax(axis=1), NEVER)
+        first = np.full(nights, NEVER)
+        for place, asked in reversed(list(enumerate(looks.looks))):
+            at, rises = plan.looks.index(asked), looks.rises(place)
+            of_each = [ups[:, at] >= rises[np.minimum(downs[:, at], len(rises) - 1)] for ups, downs in flipped]
+            first[of_each[0] & of_each[1]] = at
+        return first
 
     first, once = proven(Proofs.of(plan)), proven(Proofs.spending(plan, "one look"))
     asked = np.array(plan.looks)[np.minimum(first, len(plan.looks) - 1)].mean() / n

@@ -29,7 +29,7 @@ Noise = Callable[[np.random.Generator, int, int], Array | float]
 
 @dataclass(frozen=True)
 class Nights:
-    """What the nights of one server came to."""
+    """The result of the nights of one server."""
 
     epochs: tuple[int, ...]
     """The nights on which an epoch began, from 0."""
@@ -42,17 +42,17 @@ class Nights:
 
 
 def normal(rng: np.random.Generator, night: int, inputs: int) -> Array:
-    """Of each logit and night by itself."""
+    """Noise of each logit and night by itself."""
     return rng.normal(0, 1, inputs)
 
 
 def rare(rng: np.random.Generator, night: int, inputs: int) -> Array:
-    """On one night of ten alone."""
+    """Noise on one night of ten alone."""
     return normal(rng, night, inputs) * (rng.random() < 0.1)
 
 
 def late(rng: np.random.Generator, night: int, inputs: int) -> Array:
-    """From the sixteenth night on."""
+    """Noise from the sixteenth night on."""
     return normal(rng, night, inputs) * (night >= 15)
 
 
