@@ -17,7 +17,18 @@ from eval_dagster.errors import UsageError
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import accept_states as record_acceptance
 from eval_dagster.gate.results import acceptance_line
-from eval_dagster.gate.wording import FIGURE_COLUMNS, Tone, cause_text, clearest_fall, figures, title, tone, unjudged, verdict_line
+from eval_dagster.gate.wording import (
+    FIGURE_COLUMNS,
+    Tone,
+    asked_in_full,
+    cause_text,
+    clearest_fall,
+    figures,
+    title,
+    tone,
+    unjudged,
+    verdict_line,
+)
 from eval_dagster.pages.report.summaries import junit_xml, unjudged_junit, unjudged_markdown
 from eval_dagster.pages.report.summaries import markdown as markdown_summary
 from eval_dagster.project import Project
@@ -61,6 +72,7 @@ def print_gate(result: GateResult) -> None:
     lines = [f"          {row.verdict.value}: {title(row)}: {words}" for row, words in said if words and row.verdict in COMPARED]
     others = unjudged([row for row in result.regressions if row.verdict not in COMPARED])
     lines += [f"          {each.verdict.value}: {each.what} on {each.models}: {each.reason}" for each in others]
+    lines += [f"          {line}" for line in asked_in_full(result.regressions)]
     print_few(lines, whole="sql regressions --format csv")
 
 

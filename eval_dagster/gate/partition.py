@@ -8,15 +8,13 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-import numpy as np
-import pyarrow.compute as pc
-
 from eval_dagster.config.gate import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.asked_part import AskedPart
 from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.error_rates import asked_samples, error_rate, n_lost
 from eval_dagster.gate.looks import LookedAt, is_part, looked_at, plan_key
+from eval_dagster.gate.noise import measured_noise
 from eval_dagster.gate.pooling import Pooling, pooled_times
 from eval_dagster.gate.proof import Proof, default_margin
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, minute
@@ -33,67 +31,21 @@ from eval_dagster.results.materializations import (
     history,
     is_estimate,
     materialization_at,
-    metric_versions,
     n_values,
     overall,
     previous_materialization,
     require_no_estimate,
     with_rows,
 )
-from eval_dagster.results.paired_scores import PairedScores
 from eval_dagster.stages.looks import NOT_ASKED, STOP_REASON, STOPPED_BY
 from eval_dagster.statistics.noninferiority import LEVEL
 from eval_dagster.statistics.paired import Comparison
-from eval_dagster.statistics.verdicts import Case, NoiseFloor, noise_floor
+from eval_dagster.statistics.verdicts import Case
 
 _COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
 """Fields of a comparison that are also in a row of `regressions`."""
 _OF_RED = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better", "is_headline")
 """Fields that tell which points a red state was compared with."""
-
-
-def measured_noise(point: Materialization, others: Sequence[Materialization], metric: str) -> NoiseFloor | None:
-    """Measure the noise of a metric that is a mean, from several texts of each prompt or else from repeated runs.
-
-    Args:
-        point: The result in question.
-        others: All materializations of its eval for its model. With the same versions and different answers, they are repeated runs. Equal
-            answers come from the cache.
-        metric: Its name.
-
-    Returns:
-        None if no prompt was answered twice.
-
-    Raises:
-        LakeError: The scores of `point` were deleted or are damaged.
-    """
-    if metric not in overall(point):
-        return None
-    scores = point.scores_of(metric)
-    subjects = scores["subject"].to_pylist() if overall(point)[metric]["aggregation"] == "macro" else None
-    most = pc.max(pc.list_value_length(scores["text_values"])).as_py() or 0
-    if most > 1:
-        texts = [values or () for values in scores["text_values"].to_pylist()]
-        return noise_floor(_matrix(texts, most), texts=most, subjects=subjects)
-    repeats: dict[str, Materialization] = {}  # one for each set of answers other than the point's own
-    for other in others:
-        is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
-        if is_same and other.has_scores and not is_part(other):
-            repeats[other.metrics.info.inputs["model_outputs"]] = other
-    repeats.pop(point.metrics.info.inputs["model_outputs"], None)
-    others_values = []  # the samples of the point are the first ones of each pair
-    for each in repeats.values():
-        with suppress(LakeError):  # a damaged file counts as little as a deleted one
-            others_values.append(PairedScores.of(scores, each.scores_of(metric)).values(of_a=False)[: len(scores)])
-    if not others_values:
-        return None
-    values = np.stack([np.asarray(scores["value"].to_numpy(), dtype=float), *others_values], axis=1)
-    return noise_floor(values, subjects=subjects)
-
-
-def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """One row per sample; NaN for a missing value."""
-    return np.array([[*row, *[None] * (width - len(row))] for row in rows], dtype=float).reshape(len(rows), width)
 
 
 @dataclass(frozen=True)
@@ -307,6 +259,7 @@ class Partition:
             cause=", ".join(causes(current, AskedPart.like(before, current), metric)),
             look=looked.look if looked is not None and n_not_asked else None,
             stop_reason=current.metrics.info.inputs.get(STOP_REASON),
+            whole_reason=None if n_not_asked else self._whole_reason(current, before, metric),
             **{name: getattr(found, name) for name in _COMPARED},
         )
         of_name = next((each for each in self._metrics if metric.partition("/")[0] == each.NAME), None)
@@ -414,6 +367,13 @@ class Partition:
             )
         return None
 
+    def _whole_reason(self, current: Materialization, before: Materialization, metric: str) -> str | None:
+        """Why no look could stop a result that was asked in full. None if looks decided, or if nothing was asked."""
+        if self.gate.stop != "early" or before.scores_version == current.scores_version:
+            return None
+        plan = self.standings.night_plans.get(plan_key(current, before.materialized_at, self._other_anchor(metric, before)))
+        return None if plan is None else plan.reason
+
     def _require_few_refused(self, baseline: Materialization, metric: str) -> None:
         refused = baseline.refused(metric) if isinstance(baseline, ScoredAgain) else []
         if refused and len(refused) > self.gate.max_error_rate * len(asked_samples(baseline, metric)[0]):
@@ -449,6 +409,7 @@ class Partition:
         if rate.share > most:
             reason = f"{rate.errors} of {rate.samples} {rate.what} are errors; at most {most:g} of them may be (max_error_rate)"
             row = replace(row, verdict=Verdict.ERRORS, reason=reason)
+        row = replace(row, is_unchanged=same_as_baseline if finding.step is not None else None)
         return replace(
             finding,
             row=row,

@@ -127,6 +127,7 @@ def _others(result: GateResult) -> list[str]:
     improved, first, accepted = (
         len(result.with_verdict(verdict)) for verdict in (Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP)
     )
+    unchanged = sum(bool(row.is_unchanged) and row.verdict in COMPARED for row in result.regressions)
     refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
     partial = [row for row in result.with_verdict(Verdict.REGRESSED) if row.is_partial]
     few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in partial]
@@ -143,6 +144,7 @@ def _others(result: GateResult) -> list[str]:
     return [
         *([f"{counted(len(drifting), 'slow fall')}: {_listed(drifting)}"] if drifting else []),
         *([f"{counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
+        *([f"the scores of {unchanged} are those of their baselines, with nothing new to test"] if unchanged else []),
         *([f"{improved} improved"] if improved else []),
         *([counted(first, "first result")] if first else []),
         *([counted(accepted, "accepted gap")] if accepted else []),
@@ -229,6 +231,12 @@ class Unjudged:
     """Number of results."""
 
 
+def asked_in_full(rows: Sequence[Regression]) -> list[str]:
+    """Why results of a suite that may stop early were asked in full: a line for each reason, with the number of results."""
+    counts = Counter(row.whole_reason for row in rows if row.whole_reason)
+    return [f"{counted(count, 'result')} asked in full: {reason}" for reason, count in counts.most_common()]
+
+
 def unjudged(rows: Sequence[Regression]) -> list[Unjudged]:
     """Rows that were not judged, by verdict and reason. A model that cannot be loaded is one entry, and so is a first night."""
     by_model: dict[tuple[Verdict, str, str], list[str]] = {}
@@ -278,6 +286,7 @@ def evidence(row: Regression) -> str:
         counted(row.n_common, "common sample"),
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
         *([proof_text(row)] if row.is_proven is not None and not row.is_red else []),
+        *([f"asked in full: {row.whole_reason}"] if row.whole_reason else []),
         *([f"what differs: {cause}"] if cause else []),
         *(said for said in row.remarks if not (row.is_red and said == row.reason)),
     ]

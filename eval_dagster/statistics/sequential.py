@@ -22,8 +22,8 @@ LOOKS = 12
 PROOF_LEVEL = LEVEL
 """One-sided level of a proof that is spent over the looks. Nominal levels are those of the normal distribution; p-values are exact, and a
 little too large. By enumeration, falls of the margin are proven in at most 4.8 % (`tests/eval_dagster/statistics/test_early_nights.py`)."""
-PATIENT, EAGER = 3.0, 1.0
-"""Powers of t. Most is left for the last looks, or each look gets its part."""
+PATIENT, EAGER = 3.0, 0.7
+"""Powers of t. Most is left for the last looks, or the first ones get a little more than their part."""
 
 _FIRST_LEVEL = 0.01
 """The first look comes when samples without a flip would be a proof at this level."""

@@ -1,7 +1,7 @@
-"""Verdicts of other packages' own code about simulated suites, beside the gate's: `python tests/benchmarks/other_gates.py FOLDER [NIGHTS]`.
+"""Verdicts of other packages' own code about simulated suites, beside the gate's: `python tests/benchmarks/other_gates.py FOLDER`.
 
 FOLDER has an environment for each package, which is made as in `ENVIRONMENTS`. The verdicts go to `results/other_gates.json`, and their
-table is printed, for docs/explanation/gate.md.
+table is printed, for docs/explanation/gate.md. Those of a package without an environment stay as they are.
 
 One eval of ten falls. Each package is asked about each distinct pair of counts once, since its verdict about an eval depends on nothing
 else. A suite is bad if one of its evals is, and good if all are: the rule of `nel gate`, and the only one that the others leave.
@@ -29,11 +29,12 @@ ENVIRONMENTS = {
     "mlflow": "pip install mlflow==3.17.2; pip install --no-deps mlflow==3.18.0",  # mlflow-skinny 3.18.0 may be missing
     "nemo-evaluator": "pip install nemo-evaluator==0.3.0",
     "lmms-eval": "pip install torch transformers evaluate loguru pytz pyyaml sacrebleu scipy; pip install --no-deps lmms-eval==0.7.3",
+    "lm-eval": "pip install lm-eval==0.4.13 pandas scipy torch",  # and the script of its repository, as FOLDER/lm-eval/model_comparator.py
 }
 """Commands that make the environment FOLDER/NAME (`python -m venv`) of a package. nemo-evaluator takes Python 3.12."""
 HEAD = "| samples | flips | one eval falls by |"
 RESULTS = Path(__file__).parent / "results" / "other_gates.json"
-OTHERS = ("mlflow", "nemo-evaluator", "nemo-evaluator, 3 points", "lmms-eval")
+OTHERS = ("mlflow", "nemo-evaluator", "nemo-evaluator, 3 points", "lmms-eval", "lm-eval")
 OURS = ("eval_dagster", "eval_dagster, 8 states")
 EVALS, SHARE, MARGIN, ALPHA, STATES = 10, 0.6, 0.03, 0.05, 8
 NIGHTS = 200
@@ -169,23 +170,27 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(folder: str, nights: str = str(NIGHTS)) -> None:
-    """Ask all packages, write the verdicts and print their table."""
-    drawn = {cell: simulate(cell, int(nights)) for cell in CELLS}
+def main(folder: str) -> None:
+    """Ask the packages that have an environment, write the verdicts and print their table."""
+    known = json.loads(RESULTS.read_text("utf-8"))
+    asked = [name for name in OTHERS if Path(folder, name.partition(",")[0]).is_dir()]
+    drawn = {cell: simulate(cell, NIGHTS) for cell in CELLS}
     distinct = sorted({pair for _, pairs in drawn.values() for night in pairs for pair in night})
     with ThreadPoolExecutor(2) as pool:
-        answers = dict(zip(OTHERS, pool.map(lambda name: verdicts_of(name, distinct, Path(folder)), OTHERS), strict=True))
-    versions = {name: version for name, (version, _) in answers.items()}
-    known = {name: dict(zip(distinct, verdicts, strict=True)) for name, (_, verdicts) in answers.items()}
+        answers = dict(zip(asked, pool.map(lambda name: verdicts_of(name, distinct, Path(folder)), asked), strict=True))
     cells = []
-    for cell, (counts, pairs) in drawn.items():
+    for (cell, (counts, pairs)), before in zip(drawn.items(), known["cells"], strict=True):
         found = {name: list(our_verdicts(name, counts, pairs)) for name in OURS}
-        found |= {name: [suite_verdict([known[name][pair] for pair in night]) for night in pairs] for name in OTHERS}
-        cells.append({**dict(zip(("samples", "flips", "fall"), cell, strict=True)), **{name: shares(each) for name, each in found.items()}})
-    results = {"nights": int(nights), "versions": versions, "cells": cells}
+        for name, (_, verdicts) in answers.items():
+            of_pair = dict(zip(distinct, verdicts, strict=True))
+            found[name] = [suite_verdict([of_pair[pair] for pair in night]) for night in pairs]
+        new = dict(zip(("samples", "flips", "fall"), cell, strict=True)) | {name: shares(each) for name, each in found.items()}
+        cells.append(before | new)
+    versions = known["versions"] | {name: version for name, (version, _) in answers.items()}
+    results = {"nights": NIGHTS, "versions": versions, "cells": cells}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     sys.stdout.write(table(results))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

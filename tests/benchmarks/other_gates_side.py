@@ -5,6 +5,8 @@ Asks the package's own function about results of one eval in two nights: `[sampl
 """
 
 import json
+import logging
+import runpy
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -109,6 +111,25 @@ def lmms_eval(pairs: Sequence[Pair]) -> list[str]:
     return found
 
 
+def lm_eval(pairs: Sequence[Pair]) -> list[str]:
+    """The two-sample z-test of the repository's `scripts/model_comparator.py`, which marks models that differ by the usual level."""
+    from lm_eval import utils
+    from lm_eval.api.metrics import mean_stderr
+
+    utils.eval_logger = logging.getLogger()  # the script takes it from there, where the release no longer has it
+    script = runpy.run_path(str(Path(sys.prefix, "model_comparator.py")))
+
+    def result(scores: list[float]) -> dict[str, float]:
+        return {"acc,none": sum(scores) / len(scores), "acc_stderr,none": mean_stderr(scores)}
+
+    found = []
+    for pair in pairs:
+        before, now = map(result, values(pair))
+        z, p_value = script["calculate_z_value"](now, before)
+        found.append("undecided" if p_value > ALPHA else "bad" if z < 0 else "good")
+    return found
+
+
 def main(package: str, pairs_file: str, verdicts_file: str) -> None:
     pairs = json.loads(Path(pairs_file).read_text("utf-8"))
     verdicts = {
@@ -116,6 +137,7 @@ def main(package: str, pairs_file: str, verdicts_file: str) -> None:
         "nemo-evaluator": lambda: nemo(pairs, {}),
         "nemo-evaluator, 3 points": lambda: nemo(pairs, {"max_drop": 0.03}),
         "lmms-eval": lambda: lmms_eval(pairs),
+        "lm-eval": lambda: lm_eval(pairs),
     }[package]()
     Path(verdicts_file).write_text(json.dumps({"version": version(package.partition(",")[0]), "verdicts": verdicts}))
 

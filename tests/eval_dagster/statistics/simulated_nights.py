@@ -242,7 +242,7 @@ def quiet_row(n: int, margin: float, flips: float, *, others: Sequence[str] = OT
     one_look, *losers = [shown.get(name, ("", "")) for name in OTHERS]
     size = own.probabilities(flips / 2, flips / 2 + margin).sum()
     red = false_alarms(n, margin, flips, suites=suites)
-    cells = ["evenly" if plan.proof_power == EAGER else "late", *shown["own"], one_look[0], *(", ".join(each) for each in losers)]
+    cells = ["early" if plan.proof_power == EAGER else "late", *shown["own"], one_look[0], *(", ".join(each) for each in losers)]
     return f"{name_of(n, margin, flips)} {' | '.join([*cells, f'{size:.1%}', f'{red:.2%}', f'{DAYS * red:.1%}'])} |\n"
 
 
