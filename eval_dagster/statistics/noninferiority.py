@@ -63,8 +63,9 @@ def not_worse(found: Comparison, *, margin: float, higher_is_better: bool, n_los
     """Test the null hypothesis that the score fell by `margin`.
 
     - Shares of right answers: the exact unconditional test of `exact_p_value`. For clusters at their effective number of samples,
-      n / max(1, cluster-robust variance / variance), counts rounded against the proof. If the clusters are worth fewer than 100 equal ones,
-      or samples of them are lost, each counts as one sample.
+      n / max(1, cluster-robust variance / variance), counts rounded against the proof. Both variances have a part for the falls that a fall
+      of the margin has and these samples do not show: as many as in the cluster that changed most fall together. If the clusters are worth
+      fewer than 100 equal ones, or samples of them are lost, each counts as one sample.
     - Other means with a range: (mean + margin) / sqrt(stderr^2 + missing), where `missing` is the largest variance that a fall of the
       margin has, which these samples may not show: width * heaviest * max(0, mean + margin), for the largest weight of a cluster. It is
       compared with Student's distribution.
@@ -188,8 +189,10 @@ def _of_shares(found: Comparison, margin: float, higher_is_better: bool, n_lost:
     size = float(n)
     if _is_clustered(found):
         groups, common = found.groups or 1.0, found.n_common
-        variance = (up + down) / common - ((up - down) / common) ** 2
-        size = n / max(1.0, found.stderr**2 * common / variance) if variance > 0 and found.stderr else groups
+        variance, largest = (up + down) / common - ((up - down) / common) ** 2, found.largest_change or 1.0
+        missing = max(0.0, common * margin + up - down)  # falls that the null hypothesis expects and these samples do not show
+        spread = (found.stderr or 0.0) ** 2 * common**2 + missing * largest
+        size = n / max(1.0, spread / (variance * common + missing)) if variance > 0 and found.stderr else groups
         if groups < FEWEST_CLUSTERS or n_lost:  # lost samples can be those of whole clusters
             size = min(size, groups)
     down += n_lost

@@ -93,6 +93,8 @@ class Comparison:
     """
     heaviest: float | None = None
     """The largest weight of a cluster in the mean, from 0 to 1. Null for a corpus metric."""
+    largest_change: float | None = None
+    """The largest sum, of either sign, of the differences of a cluster's samples. Null unless `are_shares`."""
     width: float | None = None
     """The largest minus the least possible value of a sample. Null if it is not known or infinite, and for a corpus metric."""
 
@@ -369,6 +371,7 @@ def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha
     n, free, are_clustered = known.n_common, common.degrees_of_freedom, known.n_clusters < known.n_common
     known = with_estimate(known, estimate_mean(differences.tolist(), proportion=False, clusters=common.labels))
     up, down = int((differences > 0).sum()), int((differences < 0).sum())
+    known = replace(known, largest_change=float(np.abs(np.bincount(common.cluster, differences)).max()))
     if not are_clustered and n > 1:
         known = replace(known, p_value=float(exact_mcnemar(np.int64(up), np.int64(down))), test="exact McNemar")
     elif known.n_clusters > 1:

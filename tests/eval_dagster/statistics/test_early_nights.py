@@ -5,21 +5,16 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy
-import scipy.optimize
 from simulated_nights import (
     FALLEN,
     FLIPS,
     GRID,
     QUIET,
     TWO_STATES,
-    Floats,
     Proofs,
     design,
     draw,
@@ -30,6 +25,8 @@ from simulated_nights import (
     two_states_row,
 )
 from simulated_pairs import HELLASWAG, MMLU
+from simulated_questions import HEAD as REAL
+from simulated_questions import Questions, real_row
 
 from eval_dagster.statistics.sequential import EAGER, PATIENT, Design, look_sizes
 
@@ -69,13 +66,22 @@ def test_the_tables_hold_what_the_page_promises() -> None:
         assert all(full - red <= 3 for red, full in at_least_the_margin), name
         assert covers[0] >= 95, name
         assert abs(bias[0]) <= 1, name
-    two_states = cells(TWO_STATES)
-    assert list(two_states) == list(quiet)
+    two_states, real = cells(TWO_STATES), cells(REAL)
+    assert list(two_states) == list(real) == list(quiet)
+    for name, (proven, asked, one_look, size, month, small, middle, large, huge, asked_at_ten) in real.items():
+        assert proven[0] >= one_look[0] - 10, name
+        assert max(size[0], month[0]) <= 5, name
+        at_least_the_margin = [middle, large, huge] if "3 points" in name else [small, middle, large, huge]
+        assert all(full - red <= 3 for red, full in at_least_the_margin), name
+        assert asked_at_ten[0] <= 100, name
+        if name == name_of(1000, 0.03, 0.02):
+            assert proven[0] >= 97
+            assert max(asked[0], asked_at_ten[0]) <= 35
     assert all(both[0][0] <= quiet[name][1][0] and both[1][0] >= quiet[name][2][0] for name, both in two_states.items())
     for n, most in ((1000, 35), (2000, 22)):
         _, proven, asked, *_ = quiet[name_of(n, 0.03, 0.02)]
-        assert proven[0] >= 97
-        assert asked[0] <= most
+        assert min(proven[0], two_states[name_of(n, 0.03, 0.02)][0][0]) >= 97
+        assert max(asked[0], two_states[name_of(n, 0.03, 0.02)][1][0]) <= most
     small = fallen[name_of(2000, 0.03, 0.02)][1]
     of_text = re.search(r"is red in (\d+) % of the nights where all samples would show it\s+in (\d+) %", PAGE.read_text("utf-8"))
     assert of_text
@@ -142,54 +148,22 @@ def test_a_row_of_two_states_is_true() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("head", [QUIET, FALLEN, TWO_STATES], ids=["quiet", "fallen", "two states"])
+@pytest.mark.parametrize("head", [QUIET, FALLEN, TWO_STATES, REAL], ids=["quiet", "fallen", "two states", "real margins"])
 def test_the_tables_of_the_page_are_true(head: str) -> None:
-    row_of = {QUIET: quiet_row, FALLEN: fallen_row, TWO_STATES: two_states_row}[head]
+    row_of = {QUIET: quiet_row, FALLEN: fallen_row, TWO_STATES: two_states_row, REAL: real_row}[head]
     rows = [row_of(*each) for each in GRID]
     if os.environ.get(UPDATE_VARIABLE):
         text = PAGE.read_text("utf-8")
         start = text.index(head)
         PAGE.write_text(text[:start] + head + "".join(rows) + text[text.index("\n\n", start) + 1 :], "utf-8")
-    tolerances = {QUIET: [0, 1, 1, 1, 1, 1, 0.1, 0.05, 1.5], FALLEN: [3, 3, 3, 3, 3, 1, 1, 0.1], TWO_STATES: [1, 1, 1]}
+    tolerances = {
+        QUIET: [0, 1, 1, 1, 1, 1, 0.1, 0.05, 1.5],
+        FALLEN: [3, 3, 3, 3, 3, 1, 1, 0.1],
+        TWO_STATES: [1, 1, 1],
+        REAL: [4, 2, 4, 1, 3, 4, 4, 4, 4, 2],
+    }
     for row, known in zip(rows, cells(head).values(), strict=True):
         assert_like(row, known, tolerances[head])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Questions:
-    """Questions that a model decides by real margins, in nats: few of them flip often, the others hardly ever."""
-
-    margins: Floats
-    """Above 0 if the right answer is the best one, below 0 if it is the second best; infinitely below otherwise."""
-    noise: float
-    """Standard deviation of the noise of a night, which is simulated."""
-
-    @classmethod
-    def draw(cls, n: int, deciles: Sequence[float], flips: float, rng: np.random.Generator) -> "Questions":
-        """Draw questions of which so many flip, two fifths of them right."""
-        sizes, sign = np.interp(rng.random(n), np.linspace(0, 1, len(deciles)), deciles), rng.choice([1, -1, -np.inf], n, p=[0.4, 0.3, 0.3])
-        margins = sizes * sign
-
-        def excess(noise: float) -> float:
-            chances = cls(margins=margins, noise=noise).chances()
-            return float((2 * chances * (1 - chances)).mean()) - flips
-
-        return cls(margins=margins, noise=float(scipy.optimize.brentq(excess, 1e-6, 100)))
-
-    def chances(self, shift: float = 0.0) -> Floats:
-        """The probability of a right answer, if right answers lose so much of their margins."""
-        return np.asarray(scipy.special.ndtr((self.margins - shift) / self.noise))
-
-    def all_a_little(self, fall: float) -> Floats:
-        """The probabilities after a fall of all margins by the same amount."""
-        shift = scipy.optimize.brentq(lambda shift: float((self.chances() - self.chances(shift)).mean()) - fall, 0, 1000)
-        return self.chances(float(shift))
-
-    def some_for_good(self, fall: float) -> Floats:
-        """The probabilities after the answers to the first questions were lost; their order is random."""
-        chances = self.chances()
-        lost = np.clip(fall * len(chances) - (np.cumsum(chances) - chances), 0, chances)
-        return np.asarray(chances - lost)
 
 
 @pytest.mark.parametrize("deciles", [HELLASWAG, pytest.param(MMLU, marks=pytest.mark.long)], ids=["HellaSwag", "MMLU"])
