@@ -371,7 +371,9 @@ class Partition:
         """Why no look could stop a result that was asked in full. None if looks decided, or if nothing was asked."""
         if self.gate.stop != "early" or before.scores_version == current.scores_version:
             return None
-        plan = self.standings.night_plans.get(plan_key(current, before.materialized_at, self._other_anchor(metric, before)))
+        key = plan_key(current, before.materialized_at, self._other_anchor(metric, before))
+        unknown = key._replace(baseline_at=None, anchor_at=None)  # of a night that could not know what it is compared with
+        plan = self.standings.night_plans.get(unknown if self.baseline.previous else key)
         return None if plan is None else plan.reason
 
     def _require_few_refused(self, baseline: Materialization, metric: str) -> None:

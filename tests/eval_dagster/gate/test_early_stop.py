@@ -12,7 +12,7 @@ from eval_dagster.freshness import partition_states
 from eval_dagster.gate.early_stop import ScoredLooks
 from eval_dagster.gate.records import Outcome
 from eval_dagster.gate.results import accept
-from eval_dagster.gate.wording import verdict_line
+from eval_dagster.gate.wording import asked_in_full, evidence, verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.records.judgements import Verdict
@@ -62,6 +62,8 @@ def test_a_quiet_night_stops_when_it_is_proven(nights: Nights) -> None:
     assert left.remarks == (f"stopped early, {500 - asked} samples not asked: {left.stop_reason}",)
     said = "No regression seen in 2 comparisons, 1 of them proven not worse"
     assert verdict_line(second) == f"{said}; 1 result stopped early, {500 - asked} samples not asked"
+    assert asked_in_full(second.regressions) == ["1 result asked in full: 40 samples are too few to look at a part of them"]
+    assert "asked in full: 40 samples" in evidence(row(second, "right"))
     (plan,) = _rows(nights, "select looks, reason, margin from night_plans where eval = 'left' and baseline_materialized_at is not null")
     assert plan["reason"] is None
     assert (plan["looks"][left.look - 1 if left.look else 0], plan["looks"][-1], plan["margin"]) == (asked, 500, 0.03)
@@ -73,7 +75,9 @@ def test_a_quiet_night_stops_when_it_is_proven(nights: Nights) -> None:
     project = nights.project(gate=EARLY, baseline="last_passed")
     states = {suite: next(iter(partition_states(project, ["left"], ["one"], suite=suite))) for suite in (None, "nightly")}
     assert states["nightly"].is_fresh
-    assert list(states[None].cells["model_outputs"].causes) == ["samples"]
+    for stage in ("model_outputs", "sample_scores", "task_metrics"):
+        assert (states[None].cells[stage].state, list(states[None].cells[stage].causes)) == ("stale", ["samples"]), "the other samples"
+    assert states[None].is_known
 
     third = row(nights.night(numbers=MANY, question="Do say", gate=EARLY))
     assert third.baseline_materialized_at == left.baseline_materialized_at, "full results alone are baselines"
@@ -256,8 +260,9 @@ def test_a_part_without_its_plan_is_not_judged(nights: Nights) -> None:
 )
 def test_what_cannot_stop_is_asked_in_full_with_the_reason(nights: Nights, gate: str, files: dict[str, Any], reason: str) -> None:
     nights.night(numbers=MANY[:300], gate=gate, **files)
-    nights.night(numbers=MANY[:300], question="Please say", gate=gate, **files)
+    result = nights.night(numbers=MANY[:300], question="Please say", gate=gate, **files)
     assert _asked(nights)["left"] == 300
+    assert {each.whole_reason for each in result.regressions if each.eval == "left"} == {reason}
     plans = _rows(nights, "select reason from night_plans where eval = 'left' order by planned_at")
     assert plans[-1]["reason"] == reason
 
