@@ -89,7 +89,7 @@ class State:
 
     async def _timed(self, tool: Tool, arguments: Mapping[str, object], owner: Any, most_s: float | None) -> tuple[Outcome, float]:
         own = () if tool.owner is None else (owner,)
-        if not asyncio.iscoroutinefunction(tool.function):
+        if not tool.is_async:
             found: tuple[Outcome, float] = await self._by_machine(lambda: _called(lambda: tool.function(*own, **arguments)), most_s)
             return found
         try:

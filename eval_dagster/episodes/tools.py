@@ -1,9 +1,11 @@
 """The tools of a task: their definitions for a model, and their calls."""
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, ValidationError, create_model
@@ -34,6 +36,11 @@ class Tool:
     function: Callable[..., Any]
     arguments: Any
     """The pydantic model of the arguments; None for a `Toolbox`, which takes all."""
+
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether its calls are awaited."""
+        return asyncio.iscoroutinefunction(self.function)
 
 
 @dataclass(frozen=True, kw_only=True)

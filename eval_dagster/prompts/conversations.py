@@ -25,6 +25,8 @@ class _Written:
     sent: tuple[Message, ...] | None
     turns: str | None
     """The JSON of what is sent."""
+    last: Message
+    """The last message as the formatter takes it."""
 
 
 class _Frame:
@@ -132,7 +134,6 @@ class Conversations:
         if is_repetition:
             settings = replace(settings, seed=settings.seed + repetition)
         written = self._write(formatter, tuple(messages), conversation)
-        (last,) = self._shown(formatter, messages[-1:])
         special = formatter.has_special_tokens
         alike = (key, special, tools, tool_choice)
         frame = None if is_repetition else self._frames.get(alike)
@@ -140,7 +141,7 @@ class Conversations:
             frame = _Frame(has_special_tokens=special, generation=settings, tools=tools, tool_choice=tool_choice)
             if not is_repetition:  # nearly each of which has a seed of its own
                 self._frames[alike] = frame
-        return frame.request(joined_after(written.text, last, formatter, ("answer",))[0], written.sent, written.turns)
+        return frame.request(joined_after(written.text, written.last, formatter, ("answer",))[0], written.sent, written.turns)
 
     def end(self, conversation: str) -> None:
         """Forget a conversation that has ended."""
@@ -152,10 +153,11 @@ class Conversations:
         new: Sequence[Message] = messages
         if before is not None and messages[: len(before.messages)] == before.messages:
             new = messages[len(before.messages) :]
-            joint = self._shown(formatter, [before.messages[-1]])
-            text = before.text + formatter.format([*joint, *self._shown(formatter, new)])[len(formatter.format(joint)) :]
+            shown = [before.last, *self._shown(formatter, new)]
+            text = before.text + formatter.format(shown)[len(formatter.format(shown[:1])) :]
         else:
-            before, text = None, formatter.format(self._shown(formatter, messages))
+            shown = self._shown(formatter, messages)
+            before, text = None, formatter.format(shown)
         sent, turns = None, None
         if isinstance(formatter, ConversationFormatter):
             sent = formatter.sent(new)
@@ -163,7 +165,7 @@ class Conversations:
             if before is not None and before.sent is not None:
                 turns = f"{before.turns},{turns}" if turns else before.turns
                 sent = (*before.sent, *sent)
-        written = _Written(messages=messages, text=text, sent=sent, turns=turns)
+        written = _Written(messages=messages, text=text, sent=sent, turns=turns, last=shown[-1])
         if self._grows and conversation:
             self._written[conversation] = written
         return written

@@ -1,13 +1,14 @@
 """Rows of datasets, and the prompts that tasks make of them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from eval_dagster.texts.json_texts import quick_json
 
 Row = dict[str, Any]
 """One item of a dataset, as its loader gave it."""
@@ -77,7 +78,7 @@ class ToolCall(ModelMethods):
     def arguments(self) -> dict[str, object] | None:
         """The arguments by name. None if the text is not a JSON object."""
         try:
-            found = json.loads(self.arguments_text or "{}")
+            found = quick_json(self.arguments_text or "{}")
         except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
@@ -92,7 +93,7 @@ class Turn(Message):
     tool_call_id: str | None = None
     """The call whose result this is, for the role `tool`."""
 
-    @cached_property
+    @property
     def told(self) -> Message:
         """The same for a model that reads one text: calls are lines of their own, and a result is the user's turn."""
         if self.role is Role.TOOL:

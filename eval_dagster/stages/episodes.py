@@ -25,6 +25,7 @@ from eval_dagster.stages.partition import Partition, allowed_execution
 from eval_dagster.stages.prompts import rendering_of
 from eval_dagster.stores.locks import locked
 from eval_dagster.tasks.episodes import AnswerError, EpisodeSample, EpisodeTask, Reply
+from eval_dagster.texts.json_texts import quick_json
 from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.texts.tool_calls import parameters_of, written_calls
 from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
@@ -130,6 +131,11 @@ class EpisodeAsker:
                 for role, model in models.items()
             }
 
+            tags: dict[str, tuple[str, str]] = {}
+            for role, model in models.items():
+                opening, closing = project.model(model).reasoning_tags
+                tags[role] = opening, closing
+
             def request_to(sample: EpisodeSample, ask: Ask) -> Request:
                 own = asked_of[sample.sample_id] if ask.role == SUBJECT else None
                 return conversations[ask.role].request(
@@ -145,8 +151,7 @@ class EpisodeAsker:
                 )
 
             def reply_of(role: str, request: Request, answer: Answer) -> Reply:
-                opening, closing = project.model(models[role]).reasoning_tags
-                part = split_reasoning(answer["text"][0], prompt=request.prompt, tags=(opening, closing))
+                part = split_reasoning(answer["text"][0], prompt=request.prompt, tags=tags[role])
                 said, calls = part.answer, [_call_of(text) for text in (answer.get("tool_calls") or [[]])[0]]
                 if conversations[role].reads_calls(request):
                     # A call that a grammar made begins at once, also where the template has opened a reasoning.
@@ -278,7 +283,7 @@ def _sample_of(row: PromptRow) -> EpisodeSample:
 def _call_of(text: str) -> ToolCall:
     """A call of a tool in the form of OpenAI. Servers differ: some give the arguments as an object."""
     try:
-        found = json.loads(text)
+        found = quick_json(text)
         function = found["function"]
         arguments = function.get("arguments", "")
         written = arguments if isinstance(arguments, str) else json.dumps(arguments)
