@@ -16,9 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import pyarrow.compute as pc
 
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import LakeError, UsageError
@@ -34,7 +37,7 @@ from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSamp
 from eval_dagster.results.comparison import causes, compare_metric
 from eval_dagster.results.materializations import Materialization, history, materialization_at, n_values, overall
 from eval_dagster.stages.looks import NOT_ASKED
-from eval_dagster.versions.hashes import code_version, stable_hash
+from eval_dagster.versions.hashes import code_version, file_stamp, stable_hash
 
 LookKey = tuple[str, str, str, datetime, datetime]
 _TABLE = "acceptances"
@@ -48,9 +51,15 @@ def change_points(lake: Lake) -> list[Look]:
     """The points at which scores left their bands, by the last judgement of each suite. Skips damaged files; the catalog lists them."""
     found: list[Look] = []
     for files in lake.partitions("looks"):
-        with suppress(LakeError):
-            found += [look for look in read_looks(files[-1]) if look.is_change_point]
+        with suppress(LakeError, OSError):
+            found += _change_points_of(files[-1], tuple(file_stamp(files[-1])))
     return found
+
+
+@lru_cache(maxsize=256)
+def _change_points_of(path: Path, _stamp: tuple[Any, ...]) -> list[Look]:
+    """The change points in a file of looks, which never changes: each result of a night asks for them, and most looks are none."""
+    return [Look(**fields_in(row, Look)) for row in read_rows(path, where=pc.field("is_change_point"))]
 
 
 def read_looks(path: Path) -> list[Look]:
