@@ -28,7 +28,7 @@ from eval_dagster.lake.tables.events import Attempt
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.episodes import is_episodic
-from eval_dagster.stages.looks import ESTIMATED, NOT_ASKED
+from eval_dagster.stages.looks import ESTIMATED
 from eval_dagster.stages.metrics import plan_metrics
 from eval_dagster.stages.outputs import cached_answers, plan_outputs
 from eval_dagster.stages.partition import STAGES, AskedPrompts, Partition, Plan, require_execution, sound_current
@@ -427,8 +427,8 @@ class _Look:
         self._score_plan = plan = plan_scores(self._partition, self._asked, version)
         if plan.fresh is not None and unknown:
             before = None if outputs.current is None else outputs.current.info.inputs["model"]
-            is_part = outputs.current is not None and bool(outputs.current.info.counts.get(NOT_ASKED))
-            if outputs.made_of["model"] != before or is_part:  # the rows name the version of the model, and all samples
+            # The rows name the version of the model, and all samples that were asked.
+            if outputs.made_of["model"] != before or "samples" in self._cells["model_outputs"].causes:
                 return Cell(stage="sample_scores", state="stale", causes=self._cells["model_outputs"].causes)
             self._score_plan = replace(plan, again=["answers"])
             return Cell(stage="sample_scores", state="cannot tell", detail=unknown)

@@ -29,7 +29,7 @@ from eval_dagster.texts.figures import interval, number, p_value
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
-_OF_PROOFS = ("are_shares", "groups", "heaviest", "width")
+_OF_PROOFS = ("are_shares", "groups", "heaviest", "largest_change", "width")
 _FIELDS = (
     *("eval", "metric", "a_model", "a_materialized_at", "b_model", "b_materialized_at"),
     *(field.name for field in fields(Comparison) if field.name not in _OF_PROOFS),

@@ -28,6 +28,7 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake, LakeFile, table_of
+from eval_dagster.lake.format.damage import damage_named
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_info, read_rows, time_of
 from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.lake.tables.schemas import EARLIER_REASONS
@@ -51,7 +52,7 @@ def change_points(lake: Lake) -> list[Look]:
     """The points at which scores left their bands, by the last judgement of each suite. Skips damaged files; the catalog lists them."""
     found: list[Look] = []
     for files in lake.partitions("looks"):
-        with suppress(LakeError, OSError):
+        with suppress(LakeError), damage_named(files[-1]):
             found += _change_points_of(files[-1], tuple(file_stamp(files[-1])))
     return found
 

@@ -20,12 +20,16 @@ LEVEL = 0.05
 """One-sided level of a proof: falls of the margin that are called proven, at most."""
 FEWEST_CLUSTERS = 100
 """With fewer clusters, each counts as one sample. Whether a few of them fell for good cannot be seen from the others."""
+_CLUSTER_LEVEL = 0.025
+"""So does each if so many clusters without a change would not be a proof at this level: with a smaller margin, fewer of them fall."""
 
 _HALF = 0.5
 """The fall of the mean of several results that is refuted, in margins."""
 _NUISANCE = 0.001
 """Probability that the nuisance parameter lies outside the interval that is searched, which the p-value pays for."""
 _POINTS = 33
+_ROUNDING = 1e-6
+"""Tolerance for a number of equal clusters, which is computed from their weights."""
 _WINDOW = 8
 """Counts that are more standard deviations away from their mean are neglected."""
 
@@ -65,7 +69,7 @@ def not_worse(found: Comparison, *, margin: float, higher_is_better: bool, n_los
     - Shares of right answers: the exact unconditional test of `exact_p_value`. For clusters at their effective number of samples,
       n / max(1, cluster-robust variance / variance), counts rounded against the proof. Both variances have a part for the falls that a fall
       of the margin has and these samples do not show: as many as in the cluster that changed most fall together. If the clusters are worth
-      fewer than 100 equal ones, or samples of them are lost, each counts as one sample.
+      fewer than 100 equal ones, or than a proof at 2.5 % takes of samples, or samples of them are lost, each counts as one sample.
     - Other means with a range: (mean + margin) / sqrt(stderr^2 + missing), where `missing` is the largest variance that a fall of the
       margin has, which these samples may not show: width * heaviest * max(0, mean + margin), for the largest weight of a cluster. It is
       compared with Student's distribution.
@@ -188,12 +192,13 @@ def _of_shares(found: Comparison, margin: float, higher_is_better: bool, n_lost:
     n = found.n_common + n_lost
     size = float(n)
     if _is_clustered(found):
-        groups, common = found.groups or 1.0, found.n_common
-        variance, largest = (up + down) / common - ((up - down) / common) ** 2, found.largest_change or 1.0
+        groups, common = (found.groups or 1.0) + _ROUNDING, found.n_common
+        variance = (up + down) / common - ((up - down) / common) ** 2
+        largest = (found.heaviest or 1.0) * common if found.largest_change is None else found.largest_change
         missing = max(0.0, common * margin + up - down)  # falls that the null hypothesis expects and these samples do not show
         spread = (found.stderr or 0.0) ** 2 * common**2 + missing * largest
         size = n / max(1.0, spread / (variance * common + missing)) if variance > 0 and found.stderr else groups
-        if groups < FEWEST_CLUSTERS or n_lost:  # lost samples can be those of whole clusters
+        if groups < max(FEWEST_CLUSTERS, fewest_samples(margin, _CLUSTER_LEVEL)) or n_lost:  # lost samples can be those of whole clusters
             size = min(size, groups)
     down += n_lost
     if problem := _too_few(size, margin, is_clustered=_is_clustered(found)):

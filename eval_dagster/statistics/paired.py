@@ -94,7 +94,7 @@ class Comparison:
     heaviest: float | None = None
     """The largest weight of a cluster in the mean, from 0 to 1. Null for a corpus metric."""
     largest_change: float | None = None
-    """The largest sum, of either sign, of the differences of a cluster's samples. Null unless `are_shares`."""
+    """The largest sum, of either sign, of the differences of a cluster's samples. Null unless all values are 0 and 1."""
     width: float | None = None
     """The largest minus the least possible value of a sample. Null if it is not known or infinite, and for a corpus metric."""
 

@@ -184,7 +184,10 @@ def main(folder: str) -> None:
         for name, (_, verdicts) in answers.items():
             of_pair = dict(zip(distinct, verdicts, strict=True))
             found[name] = [suite_verdict([of_pair[pair] for pair in night]) for night in pairs]
-        new = dict(zip(("samples", "flips", "fall"), cell, strict=True)) | {name: shares(each) for name, each in found.items()}
+        new = dict(zip(("samples", "flips", "fall"), cell, strict=True))
+        if any(before[name] != value for name, value in new.items()):
+            raise SystemExit(f"{RESULTS} has other cells; ask all packages again")
+        new |= {name: shares(each) for name, each in found.items()}
         cells.append(before | new)
     versions = known["versions"] | {name: version for name, (version, _) in answers.items()}
     results = {"nights": NIGHTS, "versions": versions, "cells": cells}

@@ -10,6 +10,7 @@ from eval_dagster.gate.wording import (
     FIGURE_COLUMNS,
     NOT_JUDGED,
     Tone,
+    asked_in_full,
     cause_text,
     clearest_fall,
     evidence,
@@ -121,6 +122,8 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
             reasons = [f"- {markdown_text(title(row))}: {markdown_text(said)}" for row, said in words if said]
             lines += ["", *reasons] if reasons else []
         lines.append("")
+    if whole := asked_in_full(result.regressions):
+        lines += [*(f"- {markdown_text(line)}" for line in whole), ""]
     lines.append(f"Judged {minute(result.judged_at)} {level(result)}. Results are compared on the samples that both have.")
     if links:
         lines += ["", " · ".join(f"[{markdown_text(name)}](<{link}>)" for name, link in links.items())]

@@ -15,6 +15,7 @@ from eval_dagster.gate.results import accept
 from eval_dagster.gate.wording import asked_in_full, evidence, verdict_line
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.pages.report.summaries import markdown
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.stages.looks import NOT_ASKED
 from eval_dagster.stages.partition import StageResult
@@ -61,9 +62,9 @@ def test_a_quiet_night_stops_when_it_is_proven(nights: Nights) -> None:
     assert left.margin_p_value <= left.margin_level < 0.05
     assert left.remarks == (f"stopped early, {500 - asked} samples not asked: {left.stop_reason}",)
     said = "No regression seen in 2 comparisons, 1 of them proven not worse"
-    assert verdict_line(second) == f"{said}; 1 result stopped early, {500 - asked} samples not asked"
-    assert asked_in_full(second.regressions) == ["1 result asked in full: 40 samples are too few to look at a part of them"]
-    assert "asked in full: 40 samples" in evidence(row(second, "right"))
+    unchanged = "1 with the scores of its baseline"
+    assert verdict_line(second) == f"{said}; {unchanged}; 1 result stopped early, {500 - asked} samples not asked"
+    assert (left.is_unchanged, row(second, "right").is_unchanged, left.whole_reason) == (False, True, None)
     (plan,) = _rows(nights, "select looks, reason, margin from night_plans where eval = 'left' and baseline_materialized_at is not null")
     assert plan["reason"] is None
     assert (plan["looks"][left.look - 1 if left.look else 0], plan["looks"][-1], plan["margin"]) == (asked, 500, 0.03)
@@ -263,6 +264,10 @@ def test_what_cannot_stop_is_asked_in_full_with_the_reason(nights: Nights, gate:
     result = nights.night(numbers=MANY[:300], question="Please say", gate=gate, **files)
     assert _asked(nights)["left"] == 300
     assert {each.whole_reason for each in result.regressions if each.eval == "left"} == {reason}
+    said = asked_in_full(result.regressions)
+    assert any(reason in line for line in said)
+    assert all(f"- {line}" in markdown(result).replace("\\", "").splitlines() for line in said)
+    assert f"asked in full: {reason}" in evidence(row(result))
     plans = _rows(nights, "select reason from night_plans where eval = 'left' order by planned_at")
     assert plans[-1]["reason"] == reason
 

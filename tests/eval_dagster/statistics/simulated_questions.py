@@ -1,7 +1,7 @@
 """Suites of ten evals whose questions a model decides by real margins: few of them flip often, the others hardly ever.
 
 Five evals have the margins of HellaSwag and five those of MMLU. The noise of a night is simulated: as many answers flip as a row says.
-One eval falls: all its right answers lose the same part of their margins.
+One eval falls: the margins of all its answers shift by the same amount.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 import scipy.optimize
-from simulated_nights import DAYS, EVALS, FALL_LEVEL, FALLS, NEVER, Floats, Integers, Proofs, design, first_falls, name_of
+from simulated_nights import EVALS, FALL_LEVEL, FALLS, NEVER, Floats, Integers, Proofs, design, first_falls, name_of
 from simulated_pairs import HELLASWAG, MMLU
 
 from eval_dagster.statistics.sequential import Design
@@ -24,7 +24,7 @@ ALONE = 500
 """Nights of each group in which one eval falls by the margin, for the share that is called proven."""
 HEAD = (
     "| samples | margin | flips | quiet suites of ten proven | samples asked | proven at one look | a fall of the margin called proven | "
-    "suites falsely red in 30 nights, at most | falls by 2 points: red (full) | by 3 points | by 5 points | by 10 points | asked |\n"
+    "suites falsely red in a night | falls by 2 points: red (full) | by 3 points | by 5 points | by 10 points | asked |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
@@ -143,7 +143,7 @@ def real_row(n: int, margin: float, flips: float, *, groups: int = GROUPS) -> st
         proven.append(float((alone.proven != NEVER).mean()))
     calm = [Suites.of(plan, each) for each in quiet]
     cells = [f"{_mean(calm, 'proven'):.0%}", f"{_mean(calm, 'asked'):.0%}", f"{_mean(calm, 'once'):.0%}", f"{np.mean(proven):.1%}"]
-    cells += [f"{DAYS * _mean(calm, 'red'):.1%}"]
+    cells += [f"{_mean(calm, 'red'):.2%}"]
     cells += [f"{_mean(of_fall, 'red'):.0%} ({_mean(of_fall, 'in_full'):.0%})" for of_fall in fallen.values()]
     cells += [f"{_mean(fallen[FALLS[-1]], 'asked'):.0%}"]
     return f"{name_of(n, margin, flips)} {' | '.join(cells)} |\n"
