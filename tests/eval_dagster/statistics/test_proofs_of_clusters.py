@@ -105,8 +105,7 @@ def test_the_table_holds_what_the_page_promises() -> None:
     assert [" | ".join(row.split(" | ")[:3]) for row in rows] == [name_of(*row) for row in ROWS]
     for row in rows:
         fallen, quiet = shares(row)
-        few = int(row.split()[1]) < 200
-        assert max(fallen) <= (6 if few else 5), row
+        assert max(fallen) <= 5, row
         assert len(fallen) == len(quiet) == len(ALIKE), row
 
 
