@@ -54,13 +54,15 @@ class NotWorse:
 
 
 def fewest_samples(margin: float, level: float = LEVEL) -> int:
-    """The fewest independent samples that prove anything, if none flips: the least n with (1 - margin)^n <= level.
+    """The fewest independent samples that prove anything, if none flips: the least n whose `exact_p_value` is at most `level`.
+
+    That is the least n with (1 - margin)^n + 0.001 <= level.
 
     Args:
         margin: As a share of the range of the values, between 0 and 1.
         level: One-sided level of the proof.
     """
-    return math.ceil(math.log(level) / math.log1p(-margin))
+    return math.ceil(math.log(level - _NUISANCE) / math.log1p(-margin))
 
 
 def not_worse(found: Comparison, *, margin: float, higher_is_better: bool, n_lost: int = 0) -> NotWorse:

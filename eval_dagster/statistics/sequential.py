@@ -25,7 +25,7 @@ little too large. By enumeration, falls of the margin are proven in at most 4.8 
 PATIENT, EAGER = 3.0, 0.7
 """Powers of t. Most is left for the last looks, or the first ones get a little more than their part."""
 
-_FIRST_LEVEL = 0.01
+_FIRST_LEVEL = 0.011
 """The first look comes when samples without a flip would be a proof at this level."""
 _EASY_SHARE, _EASY_POWER = 0.6, 0.978
 """If this share of the samples proves a quiet result with this probability, the level is spent early. Ten evals are then proven together

@@ -33,7 +33,7 @@ def test_a_quiet_night_is_proven_where_there_are_enough_samples(nights: Nights) 
     assert left.margin_p_value is not None
     assert 0.97**160 < left.margin_p_value < 0.02
     assert (right.verdict, right.is_proven, right.margin_p_value) == (SAME, False, None)
-    assert "40 samples; it takes 99" in str(right.unproven_reason)
+    assert "40 samples; it takes 100" in str(right.unproven_reason)
     assert not result.is_proven
     assert (result.outcome, tone(result)) == (Outcome.PASSED, Tone.GOOD), "the proof is shown, and not demanded"
     assert verdict_line(result) == "No regression seen in 2 comparisons, 1 of them proven not worse; 1 with the scores of its baseline"

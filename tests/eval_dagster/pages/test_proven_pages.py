@@ -46,7 +46,7 @@ def test_errors_count_as_falls(home: Home, errors: int, is_proven: bool) -> None
 def test_few_samples_prove_nothing(home: Home) -> None:
     text = compared(home, [1.0] * 40, [1.0] * 40)
     assert "= no difference seen" in text
-    assert "Not worse is not proven: it cannot be proven with 40 samples; it takes 99 if nothing flips" in text
+    assert "Not worse is not proven: it cannot be proven with 40 samples; it takes 100 if nothing flips" in text
 
 
 def test_without_a_direction_nothing_is_proven(home: Home) -> None:

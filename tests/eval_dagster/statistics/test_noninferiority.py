@@ -126,14 +126,17 @@ def test_a_fall_of_the_margin_is_rarely_proven(n: int, margin: float) -> None:
 
 
 def test_the_fewest_samples() -> None:
-    assert [fewest_samples(margin) for margin in (0.03, 0.02, 0.01)] == [99, 149, 299]
-    for n, is_enough in ((98, False), (99, True)):
+    assert [fewest_samples(margin) for margin in (0.03, 0.02, 0.01)] == [100, 150, 301]
+    for n, is_enough in ((99, False), (100, True)):
         found = not_worse(compare_means([1.0] * n, [1.0] * n, bounds=(0, 1)), margin=0.03, higher_is_better=True)
         assert (found.p_value is not None) is is_enough
-        assert found.is_proven is is_enough or n == 99  # 0.001 of the p-value is the price of the interval that is searched
-    assert "98 samples; it takes 99" in str(
-        not_worse(compare_means([1.0] * 98, [1.0] * 98, bounds=(0, 1)), margin=0.03, higher_is_better=True).reason
+        assert found.is_proven is is_enough
+    assert "99 samples; it takes 100" in str(
+        not_worse(compare_means([1.0] * 99, [1.0] * 99, bounds=(0, 1)), margin=0.03, higher_is_better=True).reason
     )
+    for margin in (0.03, 0.02, 0.01):
+        n = fewest_samples(margin)
+        assert exact_p_value(n, 0, 0, margin) <= LEVEL < exact_p_value(n - 1, 0, 0, margin)
 
 
 def test_errors_count_as_falls() -> None:
@@ -242,7 +245,7 @@ def test_scores_that_happen_to_be_0_or_1_are_no_shares() -> None:
     """A judge's scale from 0 to 10, of which only 0 and 1 were given."""
     of_scale = compare_means([1.0] * 60, [1.0] * 60, bounds=(0, 10))
     assert not of_scale.are_shares
-    assert "60 samples; it takes 99" in str(not_worse(of_scale, margin=0.3, higher_is_better=True).reason)
+    assert "60 samples; it takes 100" in str(not_worse(of_scale, margin=0.3, higher_is_better=True).reason)
     of_counts = compare_means([1.0] * 500, [1.0] * 500)
     assert not_worse(of_counts, margin=0.1, higher_is_better=True).p_value is None
 

@@ -133,7 +133,7 @@ def test_very_many_falls() -> None:
 def test_the_sizes_of_looks() -> None:
     for n in (153, 300, 1000, 2000, 50_000):
         looks = look_sizes(n, 0.03)
-        assert looks[0] == fewest_samples(0.03, 0.01) == 152
+        assert looks[0] == fewest_samples(0.03, 0.011) == 152
         assert looks[-1] == n
         assert all(one < other for one, other in pairwise(looks))
         assert len(looks) == min(LOOKS, n - 151)
