@@ -57,6 +57,12 @@ def page(html: str) -> Page:
 
 
 @pytest.mark.long
+def test_a_row_says_why_it_was_asked_in_full(project: Project, result: GateResult) -> None:
+    rows = [replace(row, whole_reason="its samples come in clusters") if row.difference is not None else row for row in result.regressions]
+    assert "asked in full: its samples come in clusters" in Page(render(collect(project, replace(result, regressions=rows)))).text()
+
+
+@pytest.mark.long
 def test_the_verdict_comes_first(page: Page, result: GateResult) -> None:
     said = "2 of 9 results regressed: capitals on mine"
     assert page.text("header#").startswith(f"nightly ✗ {said}")
