@@ -48,6 +48,11 @@ _OF_RED = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_m
 """Fields that tell which points a red state was compared with."""
 
 
+def _answers(state: Materialization) -> str:
+    """Version of the answers of a state."""
+    return state.metrics.info.inputs["model_outputs"]
+
+
 @dataclass(frozen=True)
 class Partition:
     """An eval and a model of a suite."""
@@ -369,7 +374,7 @@ class Partition:
 
     def _whole_reason(self, current: Materialization, before: Materialization, metric: str) -> str | None:
         """Why no look could stop a result that was asked in full. None if looks decided, or if nothing was asked."""
-        if self.gate.stop != "early" or before.scores_version == current.scores_version:
+        if self.gate.stop != "early" or _answers(before) == _answers(current):
             return None
         key = plan_key(current, before.materialized_at, self._other_anchor(metric, before))
         unknown = key._replace(baseline_at=None, anchor_at=None)  # of a night that could not know what it is compared with
@@ -411,7 +416,8 @@ class Partition:
         if rate.share > most:
             reason = f"{rate.errors} of {rate.samples} {rate.what} are errors; at most {most:g} of them may be (max_error_rate)"
             row = replace(row, verdict=Verdict.ERRORS, reason=reason)
-        row = replace(row, is_unchanged=same_as_baseline if finding.step is not None else None)
+        if finding.step is not None and baseline is not None:
+            row = replace(row, is_unchanged=_answers(baseline) == _answers(current))
         return replace(
             finding,
             row=row,

@@ -144,7 +144,7 @@ def _others(result: GateResult) -> list[str]:
     return [
         *([f"{counted(len(drifting), 'slow fall')}: {_listed(drifting)}"] if drifting else []),
         *([f"{counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
-        *([f"{unchanged} with the scores of {'its baseline' if unchanged == 1 else 'their baselines'}"] if unchanged else []),
+        *([f"{unchanged} with the answers of {'its baseline' if unchanged == 1 else 'their baselines'}"] if unchanged else []),
         *([f"{improved} improved"] if improved else []),
         *([counted(first, "first result")] if first else []),
         *([counted(accepted, "accepted gap")] if accepted else []),

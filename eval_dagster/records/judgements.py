@@ -205,10 +205,12 @@ class Regression:
     """Why it was stopped. Null if it was not."""
     whole_reason: str | None = None
     """Why no look could stop it, in a suite that may stop early: its samples come in clusters, it is one of `full_every` results. Null if
-    the looks decided, if it was asked by a run without the suite, if its scores are those of the baseline, and in rows of earlier releases.
+    the looks decided, if it was asked by a run without the suite, if nothing was asked anew, and in rows of earlier releases.
     """
     is_unchanged: bool | None = None
-    """Whether its scores are those of the baseline, sample by sample. Null in rows of earlier releases, and if nothing was compared."""
+    """Whether its answers are those of the baseline, so that nothing was asked anew. Null in rows of earlier releases, and if nothing was
+    compared.
+    """
     margin_level: float | None = None
     """The level at which `margin_p_value` is a proof: 0.05, or the part that is due at a look. Null in rows of earlier releases."""
     materialized_at: datetime | None = None

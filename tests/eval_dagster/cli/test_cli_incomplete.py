@@ -77,7 +77,7 @@ def test_a_model_that_is_not_there_stops_no_other(cli: Run, tmp_path: Path) -> N
     second = cli("run", "--suite", "models")
     assert second.returncode == 0, second.stdout + second.stderr
     assert "not required: model_outputs sums|lost: " in second.stderr
-    assert "models: No regression seen in 1 comparison; 1 with the scores of its baseline; 2 accepted gaps" in second.stdout
+    assert "models: No regression seen in 1 comparison; 1 with the answers of its baseline; 2 accepted gaps" in second.stdout
 
 
 @pytest.mark.long

@@ -62,7 +62,7 @@ def test_a_quiet_night_stops_when_it_is_proven(nights: Nights) -> None:
     assert left.margin_p_value <= left.margin_level < 0.05
     assert left.remarks == (f"stopped early, {500 - asked} samples not asked: {left.stop_reason}",)
     said = "No regression seen in 2 comparisons, 1 of them proven not worse"
-    unchanged = "1 with the scores of its baseline"
+    unchanged = "1 with the answers of its baseline"
     assert verdict_line(second) == f"{said}; {unchanged}; 1 result stopped early, {500 - asked} samples not asked"
     assert (left.is_unchanged, row(second, "right").is_unchanged, left.whole_reason) == (False, True, None)
     (plan,) = _rows(nights, "select looks, reason, margin from night_plans where eval = 'left' and baseline_materialized_at is not null")
@@ -267,7 +267,7 @@ def test_what_cannot_stop_is_asked_in_full_with_the_reason(nights: Nights, gate:
     said = asked_in_full(result.regressions)
     assert any(reason in line for line in said)
     assert all(f"- {line}" in markdown(result).replace("\\", "").splitlines() for line in said)
-    assert f"asked in full: {reason}" in evidence(row(result))
+    assert f"asked in full: {reason}" in evidence(next(each for each in result.regressions if each.eval == "left"))
     plans = _rows(nights, "select reason from night_plans where eval = 'left' order by planned_at")
     assert plans[-1]["reason"] == reason
 

@@ -36,7 +36,7 @@ def test_a_quiet_night_is_proven_where_there_are_enough_samples(nights: Nights) 
     assert "40 samples; it takes 100" in str(right.unproven_reason)
     assert not result.is_proven
     assert (result.outcome, tone(result)) == (Outcome.PASSED, Tone.GOOD), "the proof is shown, and not demanded"
-    assert verdict_line(result) == "No regression seen in 2 comparisons, 1 of them proven not worse; 1 with the scores of its baseline"
+    assert verdict_line(result) == "No regression seen in 2 comparisons, 1 of them proven not worse; 1 with the answers of its baseline"
     assert "proven not worse by 0.03: p = 0.0" in evidence(left)
     third = nights.night(numbers=MANY, question="Please do say")
     assert row(third).baseline_materialized_at == left.materialized_at, "a proven state is the baseline of later ones"
@@ -50,7 +50,7 @@ def test_the_margin_of_an_eval_decides(nights: Nights) -> None:
     assert [each.verdict for each in result.regressions] == [PROVEN, PROVEN]
     assert result.is_proven
     assert result.outcome is Outcome.PASSED
-    assert verdict_line(result) == "Proven not worse in 2 comparisons; 1 with the scores of its baseline"
+    assert verdict_line(result) == "Proven not worse in 2 comparisons; 1 with the answers of its baseline"
     lake = nights.project(gate=policy).lake
     read = current_result(lake, "nightly")
     assert read is not None
@@ -195,4 +195,6 @@ def test_evals_without_a_margin_are_named(nights: Nights) -> None:
     nights.night(**words)
     result = nights.night(**words, question="Please say", gate="critical: [right], margin: {right: 0.1}")
     assert result.is_proven
-    assert verdict_line(result) == "Proven not worse in 1 comparison; no regression seen in 1 more; no margin is set for left on one"
+    assert verdict_line(result) == (
+        "Proven not worse in 1 comparison; no regression seen in 1 more; no margin is set for left on one; 1 with the answers of its baseline"
+    )

@@ -235,9 +235,9 @@ def test_models_that_failed_alike_in_different_minutes_are_one_reason() -> None:
 def test_what_is_unchanged_and_what_was_asked_in_full_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     reason = "its samples come in clusters"
     result = gate_result(replace(UNCHANGED, is_unchanged=True), replace(UNCHANGED, eval="other", whole_reason=reason), IMPROVED)
-    assert verdict_line(result) == "No regression seen in 3 comparisons; 1 with the scores of its baseline; 1 improved"
+    assert verdict_line(result) == "No regression seen in 3 comparisons; 1 with the answers of its baseline; 1 improved"
     twice = gate_result(*[replace(UNCHANGED, eval=name, is_unchanged=True) for name in "ab"])
-    assert verdict_line(twice).endswith("; 2 with the scores of their baselines")
+    assert verdict_line(twice).endswith("; 2 with the answers of their baselines")
     line = f"1 result asked in full: {reason}"
     assert f"- {line}" in markdown(result).splitlines()
     assert any(f"asked in full: {reason}" in str(out.text) for out in parsed(result).iter("system-out"))
