@@ -68,7 +68,7 @@ class Questions:
 
 @dataclass(frozen=True, kw_only=True)
 class Looks:
-    """What the looks at some suites find, of shape (suites, evals)."""
+    """The findings of the looks at some suites, of shape (suites, evals)."""
 
     proven: Integers
     """The first look at which an eval is proven."""
@@ -126,11 +126,11 @@ class Suites:
         )
 
 
-def real_row(n: int, margin: float, flips: float, *, groups: int = GROUPS) -> str:
-    """A row of the table."""
+def real_row(n: int, margin: float, flips: float) -> str:
+    """A row of the third table of nights that stop early."""
     plan, rng = design(n, margin, flips), np.random.default_rng((11, n, round(1e4 * margin), round(1e4 * flips)))
     quiet, fallen, proven = [], {fall: [] for fall in FALLS}, []
-    for _ in range(groups):
+    for _ in range(GROUPS):
         evals = [Questions.draw(n, (HELLASWAG, MMLU)[place % 2], flips, rng) for place in range(EVALS)]
         chances = [each.chances() for each in evals]
         quiet.append(look(plan, chances, chances, QUIET_NIGHTS, rng))

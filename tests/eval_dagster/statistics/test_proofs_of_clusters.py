@@ -36,7 +36,7 @@ def draw(clusters: int, size: int, alike: float, flips: float, fall: float, rng:
 
 
 def compared(changes: Changes) -> Comparison:
-    """What `compare_means` finds for equal clusters, without its test and its interval, which take most of the time."""
+    """The comparison by `compare_means` of equal clusters, without its test and its interval, which take most of the time."""
     clusters, size = changes.shape
     sums, n = changes.sum(axis=1, dtype=np.int64), changes.size
     mean = float(sums.sum()) / n
