@@ -99,6 +99,10 @@ class MlflowResource(dg.ConfigurableResource["mlflow.MlflowClient"]):
         return MlflowClient(Project.open(config_path=Path(self.config_path)).tracker.prepare())
 
 
+_LEAST_S = 1.0
+"""Seconds of work that has a line in the log of a run. Each line is an event in Dagster's database."""
+
+
 def reporter_for(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Reporter:
     """Reports progress to the starter of the run, and as lines in its log."""
-    return CombinedReporter(current_reporter(), LogReporter(context.log.info))
+    return CombinedReporter(current_reporter(), LogReporter(context.log.info, least_s=_LEAST_S))

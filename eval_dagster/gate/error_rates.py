@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from eval_dagster.results.materializations import Materialization
@@ -54,9 +55,9 @@ def asked_samples(point: Materialization, metric: str) -> tuple[set[str], set[st
     """
     name, table = metric.partition("/")[0], point.asked_table
     names = [each for each in pc.unique(table["metric"]).to_pylist() if each.partition("/")[0] == name]
-    of_metric = table.filter(pc.field("metric").isin(names))
-    failed = of_metric.filter(pc.field("error").is_valid())
-    return set(of_metric["sample_id"].to_pylist()), set(failed["sample_id"].to_pylist())
+    of_metric = table.filter(pc.is_in(table["metric"], value_set=pa.array(names, pa.string())))
+    failed = of_metric["sample_id"].filter(of_metric["error"].is_valid())
+    return set(of_metric["sample_id"].to_pylist()), set(failed.to_pylist())
 
 
 def n_lost(current: Materialization, before: Materialization, metric: str) -> int:

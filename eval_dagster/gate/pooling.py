@@ -13,7 +13,6 @@ from itertools import dropwhile, takewhile
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.looks import is_part
@@ -48,7 +47,7 @@ class Pool(Materialization):
     @cached_property
     def asked_table(self) -> pa.Table:
         """Its `sample_id`, `metric` and `error` columns, without errors. Samples that are errors in all states are left out."""
-        return pa.concat_tables(each.asked_table.filter(pc.field("error").is_null()) for each in self.states)
+        return pa.concat_tables(each.asked_table.filter(each.asked_table["error"].is_null()) for each in self.states)
 
     def scores_of(self, metric: str) -> pa.Table:
         """The columns `sample_id`, `subject`, `cluster` and `value` of a metric. Raises `LakeError` if scores were deleted."""

@@ -71,10 +71,16 @@ class Reporter(Protocol):
 class LogReporter:
     """Writes a line every few seconds, even without progress, and a closing line."""
 
-    def __init__(self, log: Callable[[str], None], every_s: float = 5.0) -> None:
-        """`log` is also called from this reporter's own thread, but never from two threads at the same time."""
+    def __init__(self, log: Callable[[str], None], every_s: float = 5.0, *, least_s: float = 0.0) -> None:
+        """Set where lines go.
+
+        Args:
+            log: Takes a line. It is also called from this reporter's own thread, but never from two threads at the same time.
+            every_s: Seconds between two lines.
+            least_s: Work that took fewer seconds has no closing line.
+        """
         self._log = log
-        self._every_s = every_s
+        self._every_s, self._least_s = every_s, least_s
         self._open: list[_Tally] = []
         """The pieces of work that are followed, in the order in which they began."""
 
@@ -97,7 +103,8 @@ class LogReporter:
             raise
         finally:
             self._open.remove(tally)
-        self._log(tally.closing_line())
+        if time.monotonic() - tally.started >= self._least_s:
+            self._log(tally.closing_line())
 
     def note(self, line: str) -> None:
         """Write the line."""

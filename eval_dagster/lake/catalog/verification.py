@@ -31,7 +31,7 @@ class Verifiable:
     what: str
     """Its table, after the folder of its lake unless this is the home's first; or `catalogs`."""
     path: Path
-    check: Callable[[Path], None]
+    check: Callable[[Path], object]
     """Raises `LakeError` if the file is damaged."""
 
 
@@ -56,7 +56,7 @@ def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
     compare = partial(require_sound, again=True)
     found: list[Verifiable] = []
 
-    def add(what: str, paths: Iterable[Path], check: Callable[[Path], None]) -> None:
+    def add(what: str, paths: Iterable[Path], check: Callable[[Path], object]) -> None:
         found.extend(Verifiable(what=what, path=path, check=check) for path in paths)
 
     for lake in lakes:

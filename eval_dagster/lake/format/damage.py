@@ -12,7 +12,7 @@ written since. A Parquet file without these checksums counts as damaged, because
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
@@ -221,8 +221,8 @@ def foreign_file(path: Path) -> str:
     return f"the file {path} was not written by eval-dagster, whose files are named by their time; move it out of the lake"
 
 
-def require_sound(path: Path, *, again: bool = False) -> None:
-    """Compare a file with its checksums. Without `again`, this process compares a file once an hour.
+def require_sound(path: Path, *, again: bool = False) -> Sequence[Any]:
+    """Compare a file with its checksums, and return its `file_stamp`. Without `again`, this process compares a file once an hour.
 
     Raises:
         LakeError: It is damaged or missing, or another program wrote it.
@@ -230,10 +230,10 @@ def require_sound(path: Path, *, again: bool = False) -> None:
     with damage_named(path):
         stamp = file_stamp(path)
         found = _verified.get(path)
-        if not again and found is not None and found[0] == stamp and time.monotonic() - found[1] < _VALID_S:
-            return
-        _require_name(path, verify_file(path))
-        _verified[path] = (stamp, time.monotonic())
+        if again or found is None or found[0] != stamp or time.monotonic() - found[1] >= _VALID_S:
+            _require_name(path, verify_file(path))
+            _verified[path] = (stamp, time.monotonic())
+    return stamp
 
 
 def require_sound_footer(path: Path) -> None:

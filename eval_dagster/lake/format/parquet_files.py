@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import damage_named, lake_name, require_sound, require_sound_footer, write_with_checksum
+from eval_dagster.lake.format.small_files import SMALL_FILES
 from eval_dagster.versions.hashes import file_stamp
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
@@ -163,10 +164,11 @@ def read_info(path: Path) -> FileInfo:
 
 
 @lru_cache(maxsize=4096)
-def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 - a file that was written since has another stamp
+def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:
     require_sound_footer(path)
     with damage_named(path):
-        metadata = pq.read_schema(path).metadata or {}
+        small = SMALL_FILES.find(path, list(stamp))
+        metadata = (pq.read_schema(path) if small is None else small.schema).metadata or {}
         return FileInfo(**json.loads(metadata[INFO_KEY]), made_of=json.loads(metadata.get(MADE_OF_KEY, b"{}")))
 
 
@@ -175,11 +177,15 @@ def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expre
 
     Columns that an older file lacks are left out.
     """
-    require_sound(path)
+    stamp = require_sound(path)
     with damage_named(path):
+        small = SMALL_FILES.find(path, stamp)
         if where is None:
-            return pq.ParquetFile(path).read(columns=columns and list(columns))
-        kept = columns and [name for name in pq.read_schema(path).names if name in columns]
+            return pq.ParquetFile(path).read(columns=columns and list(columns)) if small is None else small.read(columns)
+        names = pq.read_schema(path).names if small is None else small.schema.names
+        kept = names if columns is None else [name for name in names if name in columns]
+        if small is not None:
+            return small.read().filter(where).select(kept)
         return pq.read_table(path, columns=kept, filters=where, partitioning=None)
 
 
@@ -198,7 +204,7 @@ def read_few_rows(path: Path) -> Sequence[Any]:
 
 
 @lru_cache(maxsize=256)
-def _read_few_rows(path: Path, stamp: tuple[Any, ...]) -> Sequence[Any]:  # noqa: ARG001 - as of `_read_info`
+def _read_few_rows(path: Path, stamp: tuple[Any, ...]) -> Sequence[Any]:  # noqa: ARG001 - a file that was written since has another stamp
     return read_rows(path)
 
 
@@ -211,8 +217,11 @@ def iter_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]
 
 def iter_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Read a file in parts of a few thousand rows, as columns. Raises LakeError if the file is damaged. A missing column is left out."""
-    require_sound(path)
+    stamp = require_sound(path)
     with damage_named(path):
+        if (small := SMALL_FILES.find(path, stamp)) is not None:
+            yield from small.read(columns).to_batches(max_chunksize=_BATCH)
+            return
         file = pq.ParquetFile(path)
         for number in range(file.num_row_groups):
             yield from _batches(file, number, columns, _BATCH)
@@ -230,8 +239,10 @@ def columns_of(batch: pa.RecordBatch) -> dict[str, list[Any]]:
 
 def read_head(path: Path, count: int, columns: Sequence[str]) -> list[Any]:
     """Read the first rows of a file. Raises LakeError if it is damaged."""
-    require_sound(path)
+    stamp = require_sound(path)
     with damage_named(path):
+        if (small := SMALL_FILES.find(path, stamp)) is not None:
+            return _rows_of(small.read(columns).slice(0, count))
         batches = pq.ParquetFile(path).iter_batches(batch_size=count, columns=list(columns))
         first = next(batches, None)
         return _rows_of(first) if first is not None else []
@@ -251,9 +262,12 @@ def read_rows_with(path: Path, column: str, values: Collection[str], columns: Se
 
     The column is read first. Of the others, a part of the rows is in memory at a time.
     """
-    require_sound(path)
+    stamp = require_sound(path)
     with damage_named(path):
-        file, wanted, found, start = pq.ParquetFile(path), pa.array(list(values), pa.string()), [], 0
+        wanted = pa.array(list(values), pa.string())
+        if (small := SMALL_FILES.find(path, stamp)) is not None:
+            return _rows_of(small.read(columns).filter(pc.is_in(small.read([column])[column], value_set=wanted)))
+        file, found, start = pq.ParquetFile(path), [], 0
         for batch in file.iter_batches(batch_size=_KEYS, columns=[column]):
             found.append(np.flatnonzero(pc.is_in(batch[column], value_set=wanted)) + start)
             start += len(batch)
@@ -262,9 +276,8 @@ def read_rows_with(path: Path, column: str, values: Collection[str], columns: Se
 
 def read_columns(path: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Read columns of a file. Raises LakeError if it is damaged. A column that an older file lacks is null in each row."""
-    require_sound(path)
+    table = read_table(path, columns)
     with damage_named(path):
-        table = pq.ParquetFile(path).read(columns=list(columns))
         return {name: _values(table[name]) if name in table.column_names else [None] * len(table) for name in columns}
 
 
@@ -273,8 +286,11 @@ def iter_tables(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
 
     Columns that an older file lacks are left out.
     """
-    require_sound(path)
+    stamp = require_sound(path)
     with damage_named(path):
+        if (small := SMALL_FILES.find(path, stamp)) is not None:
+            yield small.read(columns)
+            return
         file = pq.ParquetFile(path)
         for number in range(file.num_row_groups):
             for batch in _batches(file, number, columns, _KEYS):
