@@ -118,12 +118,12 @@ class TrackedResult:
             raise ValueError(f"result_key {self.result_key!r} holds a quote, by which MLflow could not search")
 
 
-def metric_entities(result: TrackedResult) -> "list[Metric]":
+def metric_entities(metrics: Mapping[str, float | None]) -> "list[Metric]":
     """The metrics that have a value."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)
-    present = {name: value for name, value in result.metrics.items() if value is not None and math.isfinite(value)}
+    present = {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
     return [Metric(tracked_name(name), value, now, 0) for name, value in present.items()]
 
 
@@ -138,9 +138,14 @@ def tag_entities(result: TrackedResult) -> "list[RunTag]":
     """The tags, and one with the cut names. Texts that are too long for MLflow are cut, with a mark."""
     from mlflow.entities import RunTag
 
-    names = [name for name in (*result.metrics, *result.params, *result.tags) if original_name(tracked_name(name)) != name]
-    cut = {LONG_NAMES_TAG: json.dumps({tracked_name(name): name for name in names})} if names else {}
+    cut = long_names((*result.metrics, *result.params, *result.tags))
     return [RunTag(tracked_name(name), _shorten(value, _MAX_TAG_CHARACTERS)) for name, value in {**result.tags, **cut}.items()]
+
+
+def long_names(names: Iterable[str]) -> dict[str, str]:
+    """The tag with the names that are too long for MLflow; none if there is none."""
+    found = {tracked_name(name): name for name in names if original_name(tracked_name(name)) != name}
+    return {LONG_NAMES_TAG: json.dumps(found)} if found else {}
 
 
 def creation_tags(result: TrackedResult) -> dict[str, str]:
@@ -212,6 +217,13 @@ def complete_run(client: "MlflowClient", run: "Run", result: TrackedResult) -> N
     client.set_terminated(run_id, "FINISHED")
 
 
+def write_metrics(client: "MlflowClient", run: "Run", metrics: Mapping[str, float | None]) -> None:
+    """Write the metrics that a run lacks. A warning lists what MLflow refuses."""
+    missing = [each for each in metric_entities(metrics) if each.key not in run.data.metrics]
+    if refused := _write("metric", missing, _MOST_ENTRIES, lambda batch: client.log_batch(run.info.run_id, metrics=batch)):
+        log.warning("MLflow refused a part of the run %s: %s", run.info.run_id, "; ".join(refused))
+
+
 def table_file(name: str) -> str:
     """The artifact with a table of a result."""
     return f"{name}.json"
@@ -221,7 +233,7 @@ def _write_entries(client: "MlflowClient", run: "Run", result: TrackedResult, ta
     """Write metrics, params and tags in one call, or each kind apart if they are too many or refused. Returns the refused with reasons."""
     run_id = run.info.run_id
     # Only missing entries are written: a metric that is written twice has two points, and a param with another value is refused.
-    metrics = [each for each in metric_entities(result) if each.key not in run.data.metrics]
+    metrics = [each for each in metric_entities(result.metrics) if each.key not in run.data.metrics]
     params = [each for each in param_entities(result) if each.key not in run.data.params]
     tags = [each for each in (*tag_entities(result), tables_tag) if run.data.tags.get(each.key) != each.value]
     if len(params) <= _MOST_PARAMS and len(tags) <= _MOST_PARAMS and len(metrics) + len(params) + len(tags) <= _MOST_ENTRIES:

@@ -25,7 +25,16 @@ from eval_dagster.tracking.logged_runs import NAMED_TAG, RESULT_KEY_TAG, LoggedR
 from eval_dagster.tracking.own_runs import OwnRuns
 from eval_dagster.tracking.process import ProcessEndedError, TrackerProcess
 from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, one_session, quiet, store_file
-from eval_dagster.tracking.tracked_result import MOST_CHARACTERS, TrackedResult, complete_run, creation_tags, place_of, tracked_text
+from eval_dagster.tracking.tracked_result import (
+    MOST_CHARACTERS,
+    TrackedResult,
+    complete_run,
+    creation_tags,
+    long_names,
+    place_of,
+    tracked_text,
+    write_metrics,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -42,7 +51,8 @@ _MOST_ABANDONED = 100
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _NEW_S = 12 * 3600.0
 """`gc` deletes no run of the last day. A run that is younger than half of it is safe without a mark."""
-_MOST_LAST = 8
+_MOST_LAST = 1000
+"""Runs of results that are known: a night logs a page, and later a picture, to each."""
 _PAGE = 500
 """Runs that are listed in one query."""
 
@@ -172,7 +182,9 @@ class Tracker:
             else:
                 self._client.log_artifact(run_id, str(path))
 
-    def log_page(self, path: Path, *, key: str, run_name: str, tags: Mapping[str, str]) -> str:
+    def log_page(
+        self, path: Path, *, key: str, run_name: str, tags: Mapping[str, str], metrics: Mapping[str, float | None] | None = None
+    ) -> str:
         """Make sure that a page has its own run, and return the MLflow run id.
 
         Args:
@@ -180,15 +192,18 @@ class Tracker:
             key: Identifies the page and its run. Contains no quotes.
             run_name: Name of the run in the MLflow UI.
             tags: Tags of the run.
+            metrics: Metrics of the run. Missing and infinite values are left out. Names can be any text.
         """
-        return self._begun(self._log_page, path, key, run_name, dict(tags))()
+        return self._begun(self._log_page, path, key, run_name, dict(tags), dict(metrics or {}))()
 
-    def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
+    def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str], metrics: Mapping[str, float | None]) -> str:
         def write() -> str:
             client = self._client
             with self._lock(key):
                 self._end_abandoned(key)
-                run_id = str(self._run(key, run_name, tags).info.run_id)
+                run = self._run(key, run_name, {**tags, **long_names(metrics)})
+                run_id = str(run.info.run_id)
+                write_metrics(client, run, metrics)
                 client.log_artifact(run_id, str(path))
                 client.set_terminated(run_id, "FINISHED")
                 return run_id

@@ -129,7 +129,7 @@ def _encoded(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None
 def _track(project: Project, result: GateResult, name: str, contents: Contents) -> str | None:
     """Log the page as a separate run, `<suite> · report`, and log the picture of each new history to the run of its result.
 
-    The copy has no links to pages of samples, which lie beside the page in the home alone.
+    The run has the suite's aggregates as metrics. The copy has no links to pages of samples, which lie beside the page in the home alone.
 
     Returns:
         The address of the report's run; None if the address of MLflow's pages is unknown.
@@ -143,8 +143,12 @@ def _track(project: Project, result: GateResult, name: str, contents: Contents) 
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / name
         page.write_bytes(_encoded(contents))
+        metrics: dict[str, float | None] = {}
+        for row in contents.aggregates:
+            name = f"{row['aggregate']}/{row['model']}"
+            metrics |= {name: row["value"], f"{name}.stderr": row["stderr"]}
         run_id = project.tracker.log_page(
-            page, key=f"{REPORT_KEY}{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags=tags
+            page, key=f"{REPORT_KEY}{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags=tags, metrics=metrics
         )
         picture = Path(folder) / PICTURE
         for history in contents.new_histories:

@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from commands import run_command
+from mlflow import MlflowClient
 from scripted_calculator import write_calculator
 
 CONFIG = """
@@ -78,6 +79,11 @@ def test_aggregates_from_evals_yaml_to_the_report(cli: Run, tmp_path: Path) -> N
     assert "has no value" not in whole.stdout
     rows = {(row["aggregate"], row["model"]): row for row in table(cli, "from aggregates where suite = 's'")}
     assert len(rows) == 10
+    store = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / '.eval_dagster' / 'mlflow.db'}")
+    (report,) = store.search_runs(["1"], "attributes.run_name = 's · report'")
+    given = {f"{name}/{model}": float(row["value"]) for (name, model), row in rows.items()}
+    given |= {f"{name}/{model}.stderr": float(row["stderr"]) for (name, model), row in rows.items()}
+    assert report.data.metrics == pytest.approx(given)
     scores = {
         (row["eval"], row["model"]): row
         for row in table(cli, "select eval, model, value, stderr, n, chance from metrics where is_headline")

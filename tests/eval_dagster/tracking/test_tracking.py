@@ -1,6 +1,7 @@
 import base64
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -466,6 +467,19 @@ def test_a_home_that_was_copied_or_renamed_has_its_artifacts_in_its_own_folder(
     shutil.rmtree(before, ignore_errors=True)
     assert len(table_of(after, first, monkeypatch)) == len(SAMPLES), "what was logged before is read from the new folder"
     assert tracker(after).log(result()) == first
+
+
+def test_a_page_has_metrics_which_are_written_once(home: Path, tmp_path: Path) -> None:
+    (page := tmp_path / "page.html").write_text("a page")
+    metrics = {"all/a model": 0.5, "all/a model.stderr": 0.125, "all/b@2": None, "all/c": math.nan, "é" * 300: 1.0}
+    runs = {tracker(home).log_page(page, key="report/a", run_name="a · report", tags={}, metrics=metrics) for _ in range(2)}
+    assert len(runs) == 1
+    run_id = runs.pop()
+    data = client_of(home).get_run(run_id).data
+    long = tracked_name("é" * 300)
+    assert data.metrics == {"all/a model": 0.5, "all/a model.stderr": 0.125, long: 1.0}
+    assert json.loads(data.tags[LONG_NAMES_TAG]) == {long: "é" * 300}
+    assert len(client_of(home).get_metric_history(run_id, "all/a model")) == 1
 
 
 def test_a_store_elsewhere_whose_artifacts_cannot_be_written_says_where_they_are(tmp_path: Path) -> None:
