@@ -164,11 +164,10 @@ def read_info(path: Path) -> FileInfo:
 
 
 @lru_cache(maxsize=4096)
-def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:
+def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 - a file that was written since has another stamp
     require_sound_footer(path)
     with damage_named(path):
-        small = SMALL_FILES.find(path, list(stamp))
-        metadata = (pq.read_schema(path) if small is None else small.schema).metadata or {}
+        metadata = pq.read_schema(path).metadata or {}
         return FileInfo(**json.loads(metadata[INFO_KEY]), made_of=json.loads(metadata.get(MADE_OF_KEY, b"{}")))
 
 

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 
 _MOST_FILE_BYTES, _MOST_TABLE_BYTES, _MOST_ROWS = 2**18, 2**21, 2_000
 """Most bytes and rows of a small file, and most bytes of its columns."""
-_MOST_BYTES, _MOST_FILES = 2**25, 2_000
-"""Most bytes that are held, about, and most files."""
+_MOST_BYTES = 2**24
+"""Most bytes that are held, about."""
+_COLUMN_BYTES = 4_000
+"""Bytes of Arrow's objects for a column, about."""
 
 
 class SmallFile:
@@ -47,7 +49,7 @@ class _Held:
     file: SmallFile | None
     """Null for one that is not small."""
     n_bytes: int
-    """Bytes of its content, and of all its columns, about."""
+    """Bytes of its content, its columns and its objects, about."""
 
 
 class SmallFiles:
@@ -77,13 +79,14 @@ class SmallFiles:
         file = pq.ParquetFile(pa.BufferReader(path.read_bytes()))
         table_bytes = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
         is_small = file.metadata.num_rows <= _MOST_ROWS and table_bytes <= _MOST_TABLE_BYTES
-        found = _Held(stamp=stamp, file=SmallFile(file) if is_small else None, n_bytes=size + table_bytes if is_small else 0)
+        n_bytes = size + table_bytes + _COLUMN_BYTES * file.metadata.num_columns if is_small else _COLUMN_BYTES
+        found = _Held(stamp=stamp, file=SmallFile(file) if is_small else None, n_bytes=n_bytes)
         with self._lock:
             if (replaced := self._files.pop(path, None)) is not None:
                 self._n_bytes -= replaced.n_bytes
             self._files[path] = found
             self._n_bytes += found.n_bytes
-            while len(self._files) > _MOST_FILES or (self._n_bytes > self._most_bytes and len(self._files) > 1):
+            while self._n_bytes > self._most_bytes and len(self._files) > 1:
                 self._n_bytes -= self._files.popitem(last=False)[1].n_bytes
         return found.file
 
