@@ -184,8 +184,8 @@ class SilentReporter(CombinedReporter):
 
 
 T = TypeVar("T")
-_TOGETHER = 100
-"""Rows that are reported together, since a bar takes longer than most rows."""
+_TOGETHER, _LATEST_S = 100, 0.5
+"""Rows that are reported together, since a bar takes longer than most rows, and seconds after which fewer are reported."""
 Making = Callable[[str, str, str | None], None]
 """Takes the stage, eval and model (null for a dataset) of a file that is about to be made."""
 _current: ContextVar[Reporter] = ContextVar("eval_dagster_reporter")
@@ -224,13 +224,13 @@ def following(rows: Iterable[T], description: str, *, total: int, unit: str, lea
         yield from rows
         return
     with current_reporter().track(description, total=total, unit=unit) as advance:
-        waiting = 0
+        waiting, reported = 0, time.monotonic()
         for row in rows:
             yield row
             waiting += 1
-            if waiting == _TOGETHER:
+            if waiting == _TOGETHER or time.monotonic() - reported >= _LATEST_S:
                 advance(waiting)
-                waiting = 0
+                waiting, reported = 0, time.monotonic()
         advance(waiting)
 
 

@@ -217,7 +217,18 @@ def test_rows_are_followed_if_they_are_many(lines: list[str], clock: list[float]
         assert list(following(slow(99), "few", total=99, unit="samples", least=100)) == list(range(99))
         assert lines == []
         assert list(following(slow(510), "many", total=510, unit="samples", least=100)) == list(range(510))
-    assert lines == ["many: 300/510 samples (59%), 50/s, 0:04 left", "many: 510 samples in 10.2 s (50/s)"]
+    assert lines == ["many: 260/510 samples (51%), 50/s, 0:05 left", "many: 510 samples in 10.2 s (50/s)"]
+
+
+def test_rows_that_take_long_are_reported_one_by_one(lines: list[str], clock: list[float]) -> None:
+    def slow() -> Iterator[int]:
+        for number in range(4):
+            clock[0] += 6
+            yield number
+
+    with use_reporter(LogReporter(lines.append, every_s=5)):
+        list(following(slow(), "episodes", total=4, unit="episodes", least=0))
+    assert [line.partition(" ep")[0] for line in lines] == ["episodes: 1/4", "episodes: 2/4", "episodes: 3/4", "episodes: 4"]
 
 
 def test_rows_that_end_in_an_error_say_how_far_they_came(lines: list[str], clock: list[float]) -> None:
