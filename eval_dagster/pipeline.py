@@ -272,11 +272,20 @@ def _attempt(model: str, run_id: str, outcomes: Sequence[Outcome]) -> Attempt:
     return replace(attempt, **_counts(counts))
 
 
+def _turns(counts: Mapping[str, float]) -> dict[str, int]:
+    """The requests of episodes, of which there are none in files of single questions."""
+    if "turns" not in counts:
+        return {}
+    computed = int(counts.get("turns_computed", 0))
+    return {"turns_computed": computed, "turns_cached": int(counts["turns"]) - computed}
+
+
 def _counts(counts: Mapping[str, float]) -> dict[str, Any]:
     """The counts of an attempt, from the counts of its answers."""
     whole = ("requests_computed", "requests_cached", "requests_left", "errors", "prompt_tokens", "output_tokens")
     return {
         **{name: int(counts[name]) for name in whole if name in counts},
+        **_turns(counts),
         "model_seconds": counts["model_seconds"],
         **{name: counts.get(f"{name}_computed") for name in ("cost", "worker_s", "gpu_s")},
         "cost_unknown": int(counts["cost_unknown_computed"]) if "cost_unknown_computed" in counts else None,

@@ -276,10 +276,10 @@ def _summary(result: StageResult) -> str:
     if result.stage == "model_outputs":
         rate = f", {counts['run_tokens_per_s']:,.0f} tokens/s" if "run_tokens_per_s" in counts else ""
         cost = f", ${counts['cost_computed']:.4f}" if "cost_computed" in counts else ""
-        return (
-            f"{counts['requests_computed']:.0f} requests computed, {counts['requests_cached']:.0f} cached, "
-            f"{counts['errors']:.0f} errors{rate}{cost}"
-        )
+        computed, cached = counts["requests_computed"], counts["requests_cached"]
+        if "turns" in counts:
+            computed, cached = counts["turns_computed"], counts["turns"] - counts["turns_computed"]
+        return f"{computed:.0f} requests computed, {cached:.0f} cached, {counts['errors']:.0f} errors{rate}{cost}"
     return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in counts.items() if value or name == "errors")
 
 

@@ -128,9 +128,11 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
 
 
 def request_counts(attempts: Sequence[Attempt]) -> tuple[int, int]:
-    """The requests of a run that were sent to models, and those that were answered from the cache. What was current asks for nothing."""
-    computed = sum(each.requests_computed or 0 for each in attempts)
-    return computed, sum(each.requests_cached or 0 for each in attempts if not each.cached)
+    """The requests of a run that were sent to models, and those that were answered from the cache. What was current asks for nothing.
+
+    Of episodes each turn counts.
+    """
+    return sum(each.sent for each in attempts), sum(each.from_cache for each in attempts if not each.cached)
 
 
 def work_done(computed: int, cached: int, made: int, current: int, seconds: float) -> str:

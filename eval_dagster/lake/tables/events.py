@@ -160,10 +160,16 @@ class Attempt:
     message: str | None
     """Why it failed, or was not evaluated."""
     requests_computed: int | None = None
-    """Requests that were sent to the model. One that several samples or evals share is sent once, and counted in one of them."""
+    """Requests that were sent to the model. One that several samples or evals share is sent once, and counted in one of them. An episode
+    with such a request counts as one; `turns_computed` has its requests.
+    """
     requests_cached: int | None = None
     """Requests that needed no sending, because the answer was in the cache, or because another sample or eval of the run asked the same.
     """
+    turns_computed: int | None = None
+    """Requests of episodes that were sent to the evaluated model. Null without episodes."""
+    turns_cached: int | None = None
+    """Requests of episodes to the evaluated model that needed no sending. Null without episodes."""
     requests_left: int | None = None
     """Requests that a cap kept from being sent. Null if there are none."""
     errors: int | None = None
@@ -187,6 +193,16 @@ class Attempt:
     """Those seconds, each times the number of GPUs of its worker: 0 without one."""
     cached: bool
     """Whether every stage was current, so that nothing was computed."""
+
+    @property
+    def sent(self) -> int:
+        """Requests that were sent to the model, those of episodes included."""
+        return (self.requests_computed if self.turns_computed is None else self.turns_computed) or 0
+
+    @property
+    def from_cache(self) -> int:
+        """Requests that needed no sending, those of episodes included."""
+        return (self.requests_cached if self.turns_cached is None else self.turns_cached) or 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -232,7 +232,7 @@ def _tiles(contents: Contents) -> Iterator[_Tile]:
             continue
         yield _Tile(str(count), verdict.value, PILLS[verdict].tone if count else None)
     if contents.costs:
-        yield _Tile(f"{sum(cost.requests_computed or 0 for cost in contents.costs):,}", "requests computed")
+        yield _Tile(f"{sum(cost.sent for cost in contents.costs):,}", "requests computed")
         yield _Tile(f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "from the cache")
         yield _Tile(f"{sum(cost.model_seconds or 0 for cost in contents.costs):,.0f} s", "model time")
         costs = [each.cost for each in contents.costs if each.cost is not None]

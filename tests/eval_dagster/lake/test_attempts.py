@@ -96,3 +96,13 @@ def test_which_attempts_make_a_result_one_of_the_last_evaluation(attempts: list[
     found = Attempts(attempts, since=None if since is None else MIDNIGHT + timedelta(hours=since)).problem("e", "m")
     assert (found is None) == (problem is None)
     assert (found or "").startswith(problem or "")
+
+
+def test_each_request_of_an_episode_counts(lake: Lake) -> None:
+    """An episode is one of `requests_computed`, by which the time of the next run is foretold."""
+    add_attempts(
+        lake, [attempt(1, requests_computed=4, requests_cached=1, turns_computed=10, turns_cached=8), attempt(2, requests_computed=3)]
+    )
+    episodes, questions = read_attempts(lake)
+    assert (episodes.sent, episodes.from_cache) == (10, 8)
+    assert (questions.sent, questions.from_cache) == (3, 0)

@@ -14,6 +14,7 @@ from running_stages import run_all
 
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.records import read_attempts
 from eval_dagster.project import Project
 
 TASK = '''
@@ -157,6 +158,7 @@ def test_what_is_current_is_not_run_and_what_changed_asks_what_is_new(shop: Shop
     project, counts, _ = shop.run()
     assert shop.asked() == 10, "the turns after the first changed result"
     assert counts["turns_computed"] == 10
+    assert [(each.sent, each.from_cache) for each in read_attempts(project.lake) if not each.cached] == [(18, 0), (0, 18), (10, 8)]
     results = read_rows(project.lake, "select result from episodes order by result")
     assert [row["result"] for row in results] == ["10", "20", "30", "40"]
 
