@@ -196,12 +196,12 @@ class Attempt:
 
     @property
     def sent(self) -> int:
-        """Requests that were sent to the model, those of episodes included."""
+        """Requests that were sent to the model, with the requests of episodes."""
         return (self.requests_computed if self.turns_computed is None else self.turns_computed) or 0
 
     @property
     def from_cache(self) -> int:
-        """Requests that needed no sending, those of episodes included."""
+        """Requests that needed no sending, with the requests of episodes."""
         return (self.requests_cached if self.turns_cached is None else self.turns_cached) or 0
 
 
