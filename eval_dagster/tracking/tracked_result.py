@@ -145,7 +145,7 @@ def tag_entities(result: TrackedResult) -> "list[RunTag]":
 def long_names(names: Iterable[str]) -> dict[str, str]:
     """The tag with the names that are too long for MLflow; none if there is none."""
     found = {tracked_name(name): name for name in names if original_name(tracked_name(name)) != name}
-    return {LONG_NAMES_TAG: json.dumps(found)} if found else {}
+    return {LONG_NAMES_TAG: _shorten(json.dumps(found), _MAX_TAG_CHARACTERS)} if found else {}
 
 
 def creation_tags(result: TrackedResult) -> dict[str, str]:

@@ -480,6 +480,9 @@ def test_a_page_has_metrics_which_are_written_once(home: Path, tmp_path: Path) -
     assert data.metrics == {"all/a model": 0.5, "all/a model.stderr": 0.125, long: 1.0}
     assert json.loads(data.tags[LONG_NAMES_TAG]) == {long: "é" * 300}
     assert len(client_of(home).get_metric_history(run_id, "all/a model")) == 1
+    many = {f"{'é' * 300}{number}": 1.0 for number in range(50)}  # MLflow refuses a tag that names them all
+    run_id = tracker(home).log_page(page, key="report/many", run_name="many · report", tags={}, metrics=many)
+    assert len(client_of(home).get_run(run_id).data.metrics) == 50
 
 
 def test_a_store_elsewhere_whose_artifacts_cannot_be_written_says_where_they_are(tmp_path: Path) -> None:
