@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -90,6 +90,10 @@ class EndedEpisode:
     """The column `episode`."""
     reply: Reply | None = None
     """The answer that is scored. Null after an error."""
+    of_roles: Sequence[tuple[str, Answer]] = ()
+    """The answers that it got from the models of other roles, with the roles."""
+    asked_of_roles: Sequence[Answer] = ()
+    """Those of them that this run asked for, and that no earlier episode of it has."""
 
 
 class EpisodeAsker:
@@ -190,11 +194,23 @@ class EpisodeAsker:
                 if episodes.failure and self._askers[partition.model][1].run.failure is None:
                     raise DataError(f"eval {partition.eval_name}: a model of its `roles` cannot be asked: {episodes.failure}")
                 if not episodes.failure:
+                    seen: set[tuple[str, str]] = set()
                     for row in rows:
                         found_end = ended.pop(row["sample_id"]) if row["sample_id"] in ended else None
-                        yield found_end or _ended(row, None, self._asked.version)
+                        yield self._with_roles(found_end or _ended(row, None, self._asked.version), models, seen)
             finally:
                 journal.close()
+
+    def _with_roles(self, end: EndedEpisode, models: Mapping[str, str], seen: set[tuple[str, str]]) -> EndedEpisode:
+        """An episode with the answers of other roles that this run asked for; `seen` are those of the episodes before, by model and id."""
+        new: dict[tuple[str, str], Answer] = {}
+        for role, answer in end.of_roles:
+            key = models[role], answer["request_id"]
+            if key[0] in self._askers and key[1] in self._askers[key[0]][1].answered:
+                new[key] = answer
+        asked = [answer for key, answer in new.items() if key not in seen]
+        seen |= new.keys()
+        return replace(end, asked_of_roles=asked)
 
     def _models(self) -> Iterator[Model]:
         return (asker.loaded for _, asker in list(self._askers.values()) if asker.loaded is not None)
@@ -318,6 +334,7 @@ def _ended(row: PromptRow, end: EpisodeEnd | None, model_version: str) -> EndedE
         course=stable_hash([end.status, course]),
         reply=end.reply,
         episode=json.dumps(_shown(end), ensure_ascii=False),
+        of_roles=[(key[0], end.answers[key]) for key in got if key[0] != SUBJECT and key in end.answers],
     )
 
 

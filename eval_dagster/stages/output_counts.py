@@ -60,11 +60,21 @@ class Counts:
                 self.costs_of_run.add(given)
                 self.seconds_of_run.add(given)
 
-    def add_episode(self, answers: Sequence[Answer], whole: Answer, response: ResponseRow, asker: Asker) -> None:
+    def add_episode(
+        self,
+        answers: Sequence[Answer],
+        whole: Answer,
+        response: ResponseRow,
+        asker: Asker,
+        of_roles: Sequence[Answer] = (),
+        asked_of_roles: Sequence[Answer] = (),
+    ) -> None:
         """Add an episode, which counts as one request.
 
         Args:
             answers: The answers that it got from the evaluated model.
+            of_roles: The answers that it got from the models of other roles.
+            asked_of_roles: Those of them that this run asked for.
             whole: The answer that is scored, with the tokens of all.
             response: Its row of `responses`.
             asker: Asked the evaluated model.
@@ -78,8 +88,13 @@ class Counts:
         self.faults["cut_in_reasoning"] += "reasoning" in response["finish_reason"]
         self.faults["escaped"] += response["text_is_escaped"]
         self.faults["truncated"] += any(each["truncated_tokens"] > 0 for each in answers)
-        self.turns += len(answers)
-        is_computed = False
+        self.turns += len(answers) + len(of_roles)
+        self.turns_computed += len(asked_of_roles)
+        for each in of_roles:
+            self.costs.add(each)
+        for each in asked_of_roles:
+            self.costs_of_run.add(each)
+        is_computed = bool(asked_of_roles)
         for each in answers:
             for part in (self.mixed, self.costs, self.seconds):
                 part.add(each)

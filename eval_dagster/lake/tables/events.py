@@ -167,9 +167,9 @@ class Attempt:
     """Requests that needed no sending, because the answer was in the cache, or because another sample or eval of the run asked the same.
     """
     turns_computed: int | None = None
-    """Requests of episodes that were sent to the evaluated model. Null without episodes."""
+    """Requests of episodes that were sent, to the evaluated model and to other roles. Null without episodes."""
     turns_cached: int | None = None
-    """Requests of episodes to the evaluated model that needed no sending. Null without episodes."""
+    """Requests of episodes that needed no sending. Null without episodes."""
     requests_left: int | None = None
     """Requests that a cap kept from being sent. Null if there are none."""
     errors: int | None = None

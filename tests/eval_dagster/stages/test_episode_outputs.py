@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -16,6 +16,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.project import Project
+from eval_dagster.stages.output_counts import Counts
 
 TASK = '''
     import eval_dagster as ed
@@ -181,26 +182,42 @@ def test_a_broken_rule_is_the_failure_of_its_eval(shop: Shop) -> None:
 
 @pytest.mark.long
 def test_another_model_is_a_role(shop: Shop) -> None:
-    shop.write(
-        "shop.py",
+    judged = (
         TASK
         + """
         async def episode(self, sample, roles, tools):
             answer = await super().episode(sample, roles, tools)
             return await roles.judge.ask([ed.Message(ed.Role.USER, f"repeat {answer.text}")])
-""",
+"""
     )
+    shop.write("shop.py", judged)
     config = CONFIG.replace("task: shop.py:Shop", "task: shop.py:Shop, roles: {judge: talker}")
     project, counts, failure = shop.run(config)
     assert not failure
     roles = read_rows(project.lake, "select role, count(*) as n from turns group by all order by role")
     assert [tuple(row.values()) for row in roles] == [("judge", 4), ("subject", 18)]
-    assert counts["turns"] == 18
+    assert (counts["turns"], counts["turns_computed"]) == (22, 22)
     shop.asked()
+    shop.write("shop.py", judged.replace("repeat {", "say {"))
+    _, counts, _ = shop.run(config)
+    assert shop.asked() == 0
+    assert (counts["turns"], counts["turns_computed"]) == (22, 4), "the judge alone is asked anew"
     shop.write("model.py", MODEL.replace("def talker(request):\n        return", "def talker(request):\n        return 'x' +"))
     project, _, failure = shop.run(config)
     assert shop.asked() == 18, "the file of both models changed"
     assert [row["result"] for row in read_rows(project.lake, "select result from episodes order by result")] == ["x1", "x2", "x3", "x4"]
+
+
+def test_the_answers_of_other_roles_cost() -> None:
+    """An answer that an earlier run has paid for is part of the cost of the eval, and not of this run's."""
+    paid, earlier = ({"attempts": 1, "cost": cost} for cost in (0.25, 0.5))
+    whole = {"error": None, "prompt_tokens": 1, "output_tokens": 1}
+    response = {"retryable": False, "finish_reason": ["stop"], "text_is_escaped": False}
+    counts = Counts(has_price=False)
+    counts.add_episode((), cast(Any, whole), cast(Any, response), cast(Any, None), cast(Any, [paid, earlier]), cast(Any, [paid]))
+    assert counts.costs.counts() == {"cost": 0.75}
+    assert counts.costs_of_run.counts() == {"cost": 0.25}
+    assert (counts.turns, counts.turns_computed, counts.computed) == (2, 1, 1)
 
 
 @pytest.mark.parametrize(
