@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from eval_dagster.lake.tables.columns import Answer, AnswerRow, PromptRow, ResponseRow
 from eval_dagster.stages.answer_counts import Costs, Mixed, Seconds
+from eval_dagster.stages.episodes import EndedEpisode
 from eval_dagster.stages.inference import Asker, ModelRun
 from eval_dagster.versions.seen_ids import SeenIds
 
@@ -60,25 +61,9 @@ class Counts:
                 self.costs_of_run.add(given)
                 self.seconds_of_run.add(given)
 
-    def add_episode(
-        self,
-        answers: Sequence[Answer],
-        whole: Answer,
-        response: ResponseRow,
-        asker: Asker,
-        of_roles: Sequence[Answer] = (),
-        asked_of_roles: Sequence[Answer] = (),
-    ) -> None:
-        """Add an episode, which counts as one request.
-
-        Args:
-            answers: The answers that it got from the evaluated model.
-            of_roles: The answers that it got from the models of other roles.
-            asked_of_roles: Those of them that this run asked for.
-            whole: The answer that is scored, with the tokens of all.
-            response: Its row of `responses`.
-            asker: Asked the evaluated model.
-        """
+    def add_episode(self, ended: EndedEpisode, response: ResponseRow, asker: Asker) -> None:
+        """Add an episode, which counts as one request, with its row of `responses`. `asker` asked the evaluated model."""
+        whole, answers = ended.whole, ended.answers
         self.requests += 1
         self.sums["errors"] += whole["error"] is not None
         self.sums["prompt_tokens"] += whole["prompt_tokens"] or 0
@@ -88,13 +73,13 @@ class Counts:
         self.faults["cut_in_reasoning"] += "reasoning" in response["finish_reason"]
         self.faults["escaped"] += response["text_is_escaped"]
         self.faults["truncated"] += any(each["truncated_tokens"] > 0 for each in answers)
-        self.turns += len(answers) + len(of_roles)
-        self.turns_computed += len(asked_of_roles)
-        for each in of_roles:
+        self.turns += len(answers) + len(ended.of_roles)
+        self.turns_computed += len(ended.asked_of_roles)
+        for _, each in ended.of_roles:
             self.costs.add(each)
-        for each in asked_of_roles:
+        for each in ended.asked_of_roles:
             self.costs_of_run.add(each)
-        is_computed = bool(asked_of_roles)
+        is_computed = bool(ended.asked_of_roles)
         for each in answers:
             for part in (self.mixed, self.costs, self.seconds):
                 part.add(each)

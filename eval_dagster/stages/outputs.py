@@ -212,9 +212,7 @@ def _run_episodes(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], loo
                         response |= {"text_post_processed": [ended.reply.text], "reasoning": [ended.reply.reasoning]}
                         response["finish_reason"] = [ended.reply.finish_reason]
                     plan.rows.add({**response, "retryable": bool(ended.whole.get("retryable")), COURSE: ended.course})
-                    of_roles = [answer for _, answer in ended.of_roles]
-                    row = cast(ResponseRow, response)
-                    plan.counts.add_episode(ended.answers, ended.whole, row, asker, of_roles, ended.asked_of_roles)
+                    plan.counts.add_episode(ended, cast(ResponseRow, response), asker)
                 plan.rows.settle()
             except LakeUnreachableError:
                 raise

@@ -16,6 +16,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.records import read_attempts
 from eval_dagster.project import Project
+from eval_dagster.stages.episodes import EndedEpisode
 from eval_dagster.stages.output_counts import Counts
 
 TASK = '''
@@ -211,10 +212,12 @@ def test_another_model_is_a_role(shop: Shop) -> None:
 def test_the_answers_of_other_roles_cost() -> None:
     """An answer that an earlier run has paid for is part of the cost of the eval, and not of this run's."""
     paid, earlier = ({"attempts": 1, "cost": cost} for cost in (0.25, 0.5))
-    whole = {"error": None, "prompt_tokens": 1, "output_tokens": 1}
-    response = {"retryable": False, "finish_reason": ["stop"], "text_is_escaped": False}
+    whole: Any = {"error": None, "prompt_tokens": 1, "output_tokens": 1}
+    response: Any = {"retryable": False, "finish_reason": ["stop"], "text_is_escaped": False}
+    told: Any = {"of_roles": [("user", paid), ("user", earlier)], "asked_of_roles": [paid]}
     counts = Counts(has_price=False)
-    counts.add_episode((), cast(Any, whole), cast(Any, response), cast(Any, None), cast(Any, [paid, earlier]), cast(Any, [paid]))
+    ended = EndedEpisode(row=cast(Any, {}), answers=(), whole=whole, course="", episode="", **told)
+    counts.add_episode(ended, response, cast(Any, None))
     assert counts.costs.counts() == {"cost": 0.75}
     assert counts.costs_of_run.counts() == {"cost": 0.25}
     assert (counts.turns, counts.turns_computed, counts.computed) == (2, 1, 1)
