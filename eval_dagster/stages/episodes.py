@@ -29,6 +29,7 @@ from eval_dagster.texts.json_texts import quick_json
 from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.texts.tool_calls import parameters_of, written_calls
 from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
+from eval_dagster.versions.seen_ids import SeenIds
 
 _AT_ONCE = 2_000
 """Episodes that run at once."""
@@ -92,8 +93,10 @@ class EndedEpisode:
     """The answer that is scored. Null after an error."""
     of_roles: Sequence[tuple[str, Answer]] = ()
     """The answers that it got from the models of other roles, with the roles."""
+    asked: Sequence[Answer] = ()
+    """The answers of the evaluated model that this run asked for, and that no earlier episode or eval of it has."""
     asked_of_roles: Sequence[Answer] = ()
-    """Those of them that this run asked for, and that no earlier episode of it has."""
+    """The same of the models of other roles."""
 
 
 class EpisodeAsker:
@@ -104,6 +107,8 @@ class EpisodeAsker:
         self._asked, self._reporter = asked, reporter
         self._sessions = ExitStack()
         self._askers: dict[str, tuple[AskedModel, Asker]] = {asked.name: (asked, asker)}
+        self._given = SeenIds()
+        """The answers that ended episodes have, by model and request."""
         self._lives: dict[str, LiveAsks] = {}
         """Models with answers under way while the episodes go on."""
         self._sessions.enter_context(asker.session())
@@ -194,23 +199,22 @@ class EpisodeAsker:
                 if episodes.failure and self._askers[partition.model][1].run.failure is None:
                     raise DataError(f"eval {partition.eval_name}: a model of its `roles` cannot be asked: {episodes.failure}")
                 if not episodes.failure:
-                    seen: set[tuple[str, str]] = set()
                     for row in rows:
                         found_end = ended.pop(row["sample_id"]) if row["sample_id"] in ended else None
-                        yield self._with_roles(found_end or _ended(row, None, self._asked.version), models, seen)
+                        yield self._with_asked(found_end or _ended(row, None, self._asked.version), models)
             finally:
                 journal.close()
 
-    def _with_roles(self, end: EndedEpisode, models: Mapping[str, str], seen: set[tuple[str, str]]) -> EndedEpisode:
-        """An episode with the answers of other roles that this run asked for; `seen` are those of the episodes before, by model and id."""
-        new: dict[tuple[str, str], Answer] = {}
-        for role, answer in end.of_roles:
-            key = models[role], answer["request_id"]
-            if key[0] in self._askers and key[1] in self._askers[key[0]][1].answered:
-                new[key] = answer
-        asked = [answer for key, answer in new.items() if key not in seen]
-        seen |= new.keys()
-        return replace(end, asked_of_roles=asked)
+    def _with_asked(self, end: EndedEpisode, models: Mapping[str, str]) -> EndedEpisode:
+        """An episode with the answers that this run asked for. One that several episodes or evals share is given to the first."""
+
+        def is_new(model: str, answer: Answer) -> bool:
+            name = answer["request_id"]
+            is_asked = model in self._askers and name in self._askers[model][1].answered
+            return is_asked and self._given.times(stable_hash([model, name])) == 1
+
+        asked = [answer for answer in end.answers if is_new(self._asked.name, answer)]
+        return replace(end, asked=asked, asked_of_roles=[answer for role, answer in end.of_roles if is_new(models[role], answer)])
 
     def _models(self) -> Iterator[Model]:
         return (asker.loaded for _, asker in list(self._askers.values()) if asker.loaded is not None)

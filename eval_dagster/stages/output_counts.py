@@ -61,8 +61,8 @@ class Counts:
                 self.costs_of_run.add(given)
                 self.seconds_of_run.add(given)
 
-    def add_episode(self, ended: EndedEpisode, response: ResponseRow, asker: Asker) -> None:
-        """Add an episode, which counts as one request, with its row of `responses`. `asker` asked the evaluated model."""
+    def add_episode(self, ended: EndedEpisode, response: ResponseRow) -> None:
+        """Add an episode, which counts as one request, with its row of `responses`."""
         whole, answers = ended.whole, ended.answers
         self.requests += 1
         self.sums["errors"] += whole["error"] is not None
@@ -74,24 +74,21 @@ class Counts:
         self.faults["escaped"] += response["text_is_escaped"]
         self.faults["truncated"] += any(each["truncated_tokens"] > 0 for each in answers)
         self.turns += len(answers) + len(ended.of_roles)
-        self.turns_computed += len(ended.asked_of_roles)
+        self.turns_computed += len(ended.asked) + len(ended.asked_of_roles)
+        for each in answers:
+            for part in (self.mixed, self.costs, self.seconds):
+                part.add(each)
         for _, each in ended.of_roles:
             self.costs.add(each)
         for each in ended.asked_of_roles:
             self.costs_of_run.add(each)
-        is_computed = bool(ended.asked_of_roles)
-        for each in answers:
-            for part in (self.mixed, self.costs, self.seconds):
-                part.add(each)
-            name = each["request_id"]
-            if name in asker.answered and self.of_run.times(name) == 1:
-                is_computed = self.is_asked = True
-                self.turns_computed += 1
-                self.tokens_asked += _tokens_asked(None, each)
-                self.model_seconds += each["latency_s"]
-                self.costs_of_run.add(each)
-                self.seconds_of_run.add(each)
-        self.computed += is_computed
+        for each in ended.asked:
+            self.is_asked = True
+            self.tokens_asked += _tokens_asked(None, each)
+            self.model_seconds += each["latency_s"]
+            self.costs_of_run.add(each)
+            self.seconds_of_run.add(each)
+        self.computed += bool(ended.asked or ended.asked_of_roles)
 
     def of_this_run(self, run: ModelRun) -> dict[str, float]:
         """The counts of all answers, and of the answers that this run got from the model."""

@@ -212,7 +212,7 @@ def _run_episodes(asked: AskedModel, asker: Asker, plans: Sequence[_Asking], loo
                         response |= {"text_post_processed": [ended.reply.text], "reasoning": [ended.reply.reasoning]}
                         response["finish_reason"] = [ended.reply.finish_reason]
                     plan.rows.add({**response, "retryable": bool(ended.whole.get("retryable")), COURSE: ended.course})
-                    plan.counts.add_episode(ended, cast(ResponseRow, response), asker)
+                    plan.counts.add_episode(ended, cast(ResponseRow, response))
                 plan.rows.settle()
             except LakeUnreachableError:
                 raise

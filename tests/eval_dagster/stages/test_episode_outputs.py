@@ -102,13 +102,13 @@ class Shop:
     """The project of these tests."""
 
     def __init__(self, open_project: Callable[..., Project], write: Callable[[str, str], Path], folder: Path) -> None:
-        self._open, self.write, self._log = open_project, write, folder / "asked.log"
+        self.open, self.write, self._log = open_project, write, folder / "asked.log"
         write("shop.py", TASK)
         write("model.py", MODEL)
 
     def run(self, config: str = CONFIG, model: str = "shopper") -> tuple[Project, dict[str, float], str]:
         """Run the eval. Returns the project, the counts of its answers and its failure."""
-        project = self._open(config)
+        project = self.open(config)
         results, failures = run_all(project, [("shop", model)])
         publish(project.lake)
         counts = {} if failures else dict(results["model_outputs", "shop"].file.info.counts)
@@ -209,6 +209,16 @@ def test_another_model_is_a_role(shop: Shop) -> None:
     assert [row["result"] for row in read_rows(project.lake, "select result from episodes order by result")] == ["x1", "x2", "x3", "x4"]
 
 
+@pytest.mark.long
+def test_what_two_evals_of_a_run_share_is_counted_once(shop: Shop) -> None:
+    project = shop.open(CONFIG.replace("shop: {task: shop.py:Shop}", "{a: {task: shop.py:Shop}, b: {task: shop.py:Shop}}"))
+    results, failures = run_all(project, [("a", "shopper"), ("b", "shopper")])
+    assert not failures
+    assert shop.asked() == 18
+    counts = [results["model_outputs", name].file.info.counts for name in ("a", "b")]
+    assert [(each["turns"], each["turns_computed"]) for each in counts] == [(18, 18), (18, 0)]
+
+
 def test_the_answers_of_other_roles_cost() -> None:
     """An answer that an earlier run has paid for is part of the cost of the eval, and not of this run's."""
     paid, earlier = ({"attempts": 1, "cost": cost} for cost in (0.25, 0.5))
@@ -217,7 +227,7 @@ def test_the_answers_of_other_roles_cost() -> None:
     told: Any = {"of_roles": [("user", paid), ("user", earlier)], "asked_of_roles": [paid]}
     counts = Counts(has_price=False)
     ended = EndedEpisode(row=cast(Any, {}), answers=(), whole=whole, course="", episode="", **told)
-    counts.add_episode(ended, response, cast(Any, None))
+    counts.add_episode(ended, response)
     assert counts.costs.counts() == {"cost": 0.75}
     assert counts.costs_of_run.counts() == {"cost": 0.25}
     assert (counts.turns, counts.turns_computed, counts.computed) == (2, 1, 1)
