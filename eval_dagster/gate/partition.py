@@ -75,7 +75,8 @@ class Partition:
 
     def current(self) -> Materialization | None:
         """The result in question. Raises `LakeError` if it is damaged."""
-        return MaterializationName(model=self.model).find(self.project.lake, self.eval_name)
+        found = MaterializationName(model=self.model).find(self.project.lake, self.eval_name)
+        return found and self.rescorer.same(found)
 
     def findings(self, current: Materialization) -> list[Finding]:
         """A finding for each metric that the suite is judged by.

@@ -4,11 +4,13 @@ Two results are compared by numbers of one metric. The answers of older results 
 without asking a model.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -26,6 +28,8 @@ from eval_dagster.stages.rescoring import OldAnswers, find_answers, score_again
 from eval_dagster.stages.score_columns import scores_in
 from eval_dagster.stages.scores import content_version, scoring_versions
 
+_MOST_POINTS = 3
+"""Results whose tables stay in memory: the one in question, its baseline and its anchor."""
 _OF_RULER = ("metric_version", "higher_is_better", "bound_low", "bound_high")
 """Columns of `metrics` that differ if another metric made the number. Results of earlier releases lack the last two."""
 
@@ -107,6 +111,15 @@ class Rescorer:
 
     project: Project
     _known: dict[tuple[str, str, datetime], ScoredAgain | EvalDagsterError] = field(default_factory=dict)
+    _points: OrderedDict[Path, Materialization] = field(default_factory=OrderedDict)
+
+    def same(self, point: Materialization) -> Materialization:
+        """The object of this result that was used last, with the tables that it has read, if it is one of the last few."""
+        path = point.metrics.path
+        found = self._points[path] = self._points.pop(path, point)
+        while len(self._points) > _MOST_POINTS:
+            self._points.popitem(last=False)
+        return found
 
     def like(self, now: Materialization, before: Materialization, metric: str) -> Materialization:
         """An older result scored by the metric of another result. Returns it unchanged if the metric is the same.
@@ -149,7 +162,7 @@ class Rescorer:
         lake = self.project.lake
         point = next((each for each in history(lake, eval_name, model) if each.materialized_at == time), None)
         with suppress(LakeError):
-            if point is not None and point.metric_rows and len(point.asked_table):
+            if point is not None and (point := self.same(point)).metric_rows and len(point.asked_table):
                 return point
         return self._scored(point or _lost(lake, eval_name, model, time))
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,21 @@ def _open_with_mlflow(file: Path) -> None:
     with quiet():
         store = SqlAlchemyStore(f"sqlite:///{file}", artifacts_of(file))  # type: ignore[no-untyped-call]
         store.engine.dispose()
+
+
+def with_driver(uri: str) -> str:
+    """An address with the driver that is installed: SQLAlchemy 2.1 reads `postgresql://` as psycopg 3, and the extra `postgres` has 2."""
+    has_driver = find_spec("psycopg") is not None or find_spec("psycopg2") is None
+    return uri if has_driver else re.sub(r"^postgres(ql)?://", "postgresql+psycopg2://", uri)
+
+
+def identity_of(file: Path | None) -> tuple[int, int] | None:
+    """The file that a store is now. None if it is no file, or if it is gone."""
+    try:
+        state = None if file is None else file.stat()
+    except OSError:
+        return None
+    return state and (state.st_dev, state.st_ino)
 
 
 def forget_connections(file: Path) -> None:

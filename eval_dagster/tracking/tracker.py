@@ -4,7 +4,6 @@ All calls use a separate client, so that the current store and run of the proces
 """
 
 import os
-import re
 import sqlite3
 import sys
 import threading
@@ -12,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 from urllib.parse import unquote, urlsplit
@@ -24,7 +22,17 @@ from eval_dagster.stores.locks import Hold, SharedLocks, repeated
 from eval_dagster.tracking.logged_runs import NAMED_TAG, RESULT_KEY_TAG, LoggedRun, logged_run
 from eval_dagster.tracking.own_runs import OwnRuns
 from eval_dagster.tracking.process import ProcessEndedError, TrackerProcess
-from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, one_session, quiet, store_file
+from eval_dagster.tracking.store import (
+    artifacts_of,
+    ensure_store,
+    forget_connections,
+    heal_store,
+    identity_of,
+    one_session,
+    quiet,
+    store_file,
+    with_driver,
+)
 from eval_dagster.tracking.tracked_result import (
     MOST_CHARACTERS,
     TrackedResult,
@@ -97,6 +105,8 @@ class Tracker:
         self._uri = with_driver(tracking_uri) if tracking_uri else f"sqlite:///{self._home / 'mlflow.db'}"
         self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
         self._experiment = experiment
+        self._opened: tuple[int, int] | None = None
+        """The store's file when it was opened."""
         self._is_swept = False
         self._own_runs = OwnRuns(self._file if self.own_file else None)
         self._last: dict[str, RunInfo] = {}
@@ -323,7 +333,9 @@ class Tracker:
             ensure_store(self._file)
         # Processes that open a new database at the same time would all create its tables, and fail.
         with self._lock("store"), quiet():
-            return MlflowClient(tracking_uri=self._uri)
+            client = MlflowClient(tracking_uri=self._uri)
+            self._opened = identity_of(self._file)
+            return client
 
     def _begun(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Callable[[], T]:
         """Begin a method in the other process, and give what waits for its value. It is called here if there is none, or it is killed."""
@@ -351,10 +363,14 @@ class Tracker:
         except Exception:
             if self._file is None or not heal_store(self._file):
                 raise
-            forget_connections(self._file)
-            for name in ("_client", "_experiment_id"):
-                self.__dict__.pop(name, None)
+            self._reopen(self._file)
             return action()
+
+    def _reopen(self, file: Path) -> None:
+        forget_connections(file)
+        for name in ("_client", "_experiment_id"):
+            self.__dict__.pop(name, None)
+        self._last.clear()
 
     def _end_abandoned(self, key: str) -> None:
         """Mark runs as killed whose process was killed while it wrote them, once in a process. Who logs one again completes it.
@@ -391,6 +407,9 @@ class Tracker:
     @contextmanager
     def _failures(self, what: str) -> Iterator[None]:
         try:
+            # A home that was deleted or restored has another file, and a connection to the old one would fail, or lose what it writes.
+            if self._file is not None and "_client" in self.__dict__ and self._opened != identity_of(self._file):
+                self._reopen(self._file)
             yield
         except TrackingError:
             raise
@@ -478,9 +497,3 @@ class Tracker:
                     return None
                 raise
             return str(info.experiment_id), str(info.lifecycle_stage)
-
-
-def with_driver(uri: str) -> str:
-    """An address with the driver that is installed: SQLAlchemy 2.1 reads `postgresql://` as psycopg 3, and the extra `postgres` has 2."""
-    has_driver = find_spec("psycopg") is not None or find_spec("psycopg2") is None
-    return uri if has_driver else re.sub(r"^postgres(ql)?://", "postgresql+psycopg2://", uri)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format.damage import damage_named, lake_name, require_sound, require_sound_footer, write_with_checksum
-from eval_dagster.lake.format.small_files import SMALL_FILES
+from eval_dagster.lake.format.small_files import FEW_ROWS, SMALL_FILES
 from eval_dagster.versions.hashes import file_stamp
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
@@ -163,7 +163,7 @@ def read_info(path: Path) -> FileInfo:
     return _read_info(path, stamp)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 - a file that was written since has another stamp
     require_sound_footer(path)
     with damage_named(path):
@@ -199,12 +199,7 @@ def read_few_rows(path: Path) -> Sequence[Any]:
     """Read a file of few rows like `read_rows`, which is kept in memory with the last others. The rows are not to be changed."""
     with damage_named(path):
         stamp = tuple(file_stamp(path))
-    return _read_few_rows(path, stamp)
-
-
-@lru_cache(maxsize=256)
-def _read_few_rows(path: Path, stamp: tuple[Any, ...]) -> Sequence[Any]:  # noqa: ARG001 - a file that was written since has another stamp
-    return read_rows(path)
+    return FEW_ROWS.find(path, stamp, lambda: read_rows(path))
 
 
 def iter_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:

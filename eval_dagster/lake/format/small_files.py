@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ _MOST_BYTES = 2**24
 """Most bytes that are held, about."""
 _COLUMN_BYTES = 4_000
 """Bytes of Arrow's objects for a column, about."""
+_MOST_HELD_ROWS = 10_000
+"""Most rows that are held as dictionaries, about 3 KB each."""
 
 
 class SmallFile:
@@ -96,5 +98,37 @@ class SmallFiles:
         self._files, self._n_bytes = OrderedDict(), 0
 
 
-SMALL_FILES = SmallFiles()
+class FewRows:
+    """The rows of the files of few rows that were read last."""
+
+    def __init__(self, most_rows: int = _MOST_HELD_ROWS) -> None:
+        self._most_rows = most_rows
+        self.forget()
+
+    def find(self, path: Path, stamp: Sequence[Any], read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """The rows of the file that has a `file_stamp`, which `read` reads if they are not known. They are not to be changed."""
+        with self._lock:
+            known = self._files.get(path)
+            if known is not None and known[0] == stamp:
+                self._files.move_to_end(path)
+                return known[1]
+        rows = read()
+        with self._lock:
+            if (replaced := self._files.pop(path, None)) is not None:
+                self._n_rows -= len(replaced[1])
+            self._files[path] = stamp, rows
+            self._n_rows += len(rows)
+            while self._n_rows > self._most_rows and len(self._files) > 1:
+                self._n_rows -= len(self._files.popitem(last=False)[1][1])
+        return rows
+
+    def forget(self) -> None:
+        """Hold nothing. A process that was forked has no thread that would free a lock."""
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Path, tuple[Sequence[Any], Sequence[Any]]] = OrderedDict()
+        self._n_rows = 0
+
+
+SMALL_FILES, FEW_ROWS = SmallFiles(), FewRows()
 os.register_at_fork(after_in_child=SMALL_FILES.forget)
+os.register_at_fork(after_in_child=FEW_ROWS.forget)

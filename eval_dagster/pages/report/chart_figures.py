@@ -65,7 +65,7 @@ class Chart:
     """Indices of the points that are drawn as a ring."""
 
 
-def chart_figure(chart: Chart, *, title: str = "", dots_per_inch: float = 72) -> "Figure":
+def chart_figure(chart: Chart, *, title: str = "") -> "Figure":
     """The figure, which says so if no value is known.
 
     It takes fonts from the settings of matplotlib, and must be drawn with the same. It is not one of pyplot's, so that it is freed.
@@ -77,7 +77,7 @@ def chart_figure(chart: Chart, *, title: str = "", dots_per_inch: float = 72) ->
     from matplotlib.lines import Line2D
     from matplotlib.transforms import Affine2D
 
-    figure = Figure(figsize=SIZE_INCHES, dpi=dots_per_inch)
+    figure = Figure(figsize=SIZE_INCHES, dpi=72)
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     in_points: Any = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
 
@@ -86,7 +86,7 @@ def chart_figure(chart: Chart, *, title: str = "", dots_per_inch: float = 72) ->
 
     def size(text: Any) -> tuple[float, float]:
         box = text.get_window_extent(renderer)
-        return box.width * 72 / dots_per_inch, box.height * 72 / dots_per_inch
+        return box.width, box.height
 
     is_known = bool(np.isfinite(chart.values).any())
     # From the outside to the inside. Measuring a text takes as long as drawing it: only the largest of each kind is measured.

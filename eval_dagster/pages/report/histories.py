@@ -11,7 +11,7 @@ from eval_dagster.gate.results import change_points
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import MetricRow
-from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint, StepPoint, curve_png, history_markdown, history_png, png_of
+from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint, StepPoint, curve_image, history_image, history_markdown, image_of
 from eval_dagster.records.judgements import Look
 from eval_dagster.results.materializations import Materialization, history, overall, with_rows
 from eval_dagster.stores.whole_files import replaced
@@ -19,7 +19,7 @@ from eval_dagster.texts.figures import number
 from eval_dagster.versions.hashes import code_version, stable_hash
 
 _LOG = logging.getLogger(__name__)
-_DRAWN_BY = (history_png, history_markdown)
+_DRAWN_BY = (history_image, history_markdown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def headline_of(point: Materialization) -> MetricRow | None:
 
 
 def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
-    """The picture of the headline score's history as Markdown, for Dagster's metadata. It embeds the picture, in about 20 KB at most.
+    """The picture of the headline score's history as Markdown, for Dagster's metadata. It embeds the picture, in about 25 KB at most.
 
     Change points are from the last judgement of a suite.
 
@@ -107,9 +107,9 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
     return _picture(lake, drawn)
 
 
-def headline_png(lake: Lake, drawn: History) -> bytes:
-    """The picture of a headline score's history as a PNG file."""
-    return png_of(_picture(lake, drawn))
+def headline_image(lake: Lake, drawn: History) -> bytes:
+    """The picture of a headline score's history as an SVG file."""
+    return image_of(_picture(lake, drawn))
 
 
 def _picture(lake: Lake, drawn: History) -> str:
@@ -117,7 +117,7 @@ def _picture(lake: Lake, drawn: History) -> str:
     path = lake.home / "pictures" / f"eval={drawn.eval}" / f"model={drawn.model}.md"
     points = [[str(value) for value in asdict(point).values()] for point in drawn.points]
     key = stable_hash([code_version(*_DRAWN_BY), drawn.title, drawn.metric, points])
-    return kept_picture(path, key, lambda: history_markdown(history_png(drawn.points, title=drawn.title, metric=drawn.metric)))
+    return kept_picture(path, key, lambda: history_markdown(history_image(drawn.points, title=drawn.title, metric=drawn.metric)))
 
 
 def kept_picture(path: Path, key: str, draw: Callable[[], str]) -> str:
@@ -225,7 +225,7 @@ def learning_curves(lake: Lake, families: Sequence[str], evals: Sequence[str] | 
 
 
 def learning_curve_markdown(lake: Lake, family: str, eval_name: str | None = None) -> str | None:
-    """The picture of a learning curve as Markdown, with its noise in words, for Dagster's metadata. It has about 20 KB at most.
+    """The picture of a learning curve as Markdown, with its noise in words, for Dagster's metadata. It has about 25 KB at most.
 
     Args:
         lake: The lake. Its last published catalog is read.
@@ -248,7 +248,7 @@ def learning_curve_markdown(lake: Lake, family: str, eval_name: str | None = Non
 
 def _curve_picture(path: Path, curve: Curve) -> str:
     points = [[str(value) for value in asdict(point).values()] for point in curve.points]
-    key = stable_hash([code_version(curve_png, history_markdown), curve.title, curve.metric, points])
+    key = stable_hash([code_version(curve_image, history_markdown), curve.title, curve.metric, points])
     return kept_picture(
-        path, key, lambda: history_markdown(curve_png(curve.points, title=curve.title, metric=curve.metric), name="learning curve")
+        path, key, lambda: history_markdown(curve_image(curve.points, title=curve.title, metric=curve.metric), name="learning curve")
     )

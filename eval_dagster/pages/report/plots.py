@@ -18,8 +18,9 @@ from eval_dagster.texts.visible_text import one_line
 
 MOST_POINTS = 120
 """The newest results that are drawn."""
-_DOTS_PER_INCH = 150
-_COLOURS = 64
+_PIXELS = 570, 300
+_FONTS = "DejaVu Sans, Verdana, sans-serif"
+"""The font of the pictures, and those that are as wide."""
 _MOST_LABELS = 5
 _MOST_BARS = 40
 """Most results that have error bars in addition to the band."""
@@ -86,56 +87,58 @@ def curve_svg(points: Sequence[StepPoint], *, title: str, metric: str, key: str 
     return _svg(_curve_chart(points, metric), title=title, words=describe_curve(points, title=title, metric=metric), key=key)
 
 
+def history_image(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
+    """The picture as the text of an SVG file of 570 x 300 pixels on white, about 20 KB at most. The same points give the same text."""
+    title, metric = one_line(title), one_line(metric)
+    return _image(_history_chart(points, metric), title=title, words=describe(points, title=title, metric=metric))
+
+
+def curve_image(points: Sequence[StepPoint], *, title: str, metric: str) -> str:
+    """The picture of a learning curve (at least one step) as the text of an SVG file, like `history_image`."""
+    title, metric = one_line(title), one_line(metric)
+    return _image(_curve_chart(points, metric), title=title, words=describe_curve(points, title=title, metric=metric))
+
+
 def _svg(chart: Chart, *, title: str, words: str, key: str | None) -> str:
-    with _drawing({"svg.hashsalt": title}):
-        buffer = BytesIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        chart_figure(chart).savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - what matplotlib wrote a line above
-    _tidy(root, prefix=re.sub(r"\W+", "-", key or title))
-    root.attrib.update({"role": "img", "aria-label": words})
+    root = _drawn(chart, name=title, prefix=re.sub(r"\W+", "-", key or title), is_transparent=True)
     for name in ("width", "height"):
         del root.attrib[name]
-    ElementTree.register_namespace("", _SVG)
-    text = ElementTree.tostring(root, encoding="unicode")
+    text = _text(root, words)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, variable)
     return text
 
 
-def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> bytes:
-    """The picture as a PNG file of 570 x 300 pixels on white, about 15 KB at most. The same points give the same bytes."""
-    metric = one_line(metric)
-    return _png(_history_chart(points, metric), one_line(title))
+def _image(chart: Chart, *, title: str, words: str) -> str:
+    root = _drawn(chart, name=title, prefix="i", is_transparent=False, title=title)
+    root.attrib.update({"width": str(_PIXELS[0]), "height": str(_PIXELS[1]), "font-family": _FONTS})
+    return _text(root, words)
 
 
-def curve_png(points: Sequence[StepPoint], *, title: str, metric: str) -> bytes:
-    """The picture of a learning curve (at least one step) as a PNG file, like `history_png`."""
-    metric = one_line(metric)
-    return _png(_curve_chart(points, metric), one_line(title))
+def _drawn(chart: Chart, *, name: str, prefix: str, is_transparent: bool, title: str = "") -> ElementTree.Element:
+    """The chart as an `<svg>` element, its ids with a prefix, and with a title if there is one."""
+    with _drawing({"svg.hashsalt": name}):
+        buffer = BytesIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        chart_figure(chart, title=title).savefig(buffer, format="svg", transparent=is_transparent, metadata=nothing)
+    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - what matplotlib wrote a line above
+    _tidy(root, prefix=prefix)
+    return root
 
 
-def _png(chart: Chart, title: str) -> bytes:
-    from PIL import Image
-
-    with _drawing({}):
-        canvas: Any = chart_figure(chart, title=title, dots_per_inch=_DOTS_PER_INCH).canvas
-        canvas.draw()
-    # Few colours take a third of the bytes. Dagster stores a picture in its event log with each materialization.
-    small = BytesIO()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-    few = image.quantize(_COLOURS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    few.save(small, format="png", compress_level=6)  # 9 takes seven times as long for a twentieth of the bytes
-    return small.getvalue()
+def _text(root: ElementTree.Element, words: str) -> str:
+    root.attrib.update({"role": "img", "aria-label": words})
+    ElementTree.register_namespace("", _SVG)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
-def history_markdown(png: bytes, *, name: str = "score history") -> str:
-    """A picture embedded in Markdown, for `dagster.MetadataValue.md`."""
-    return f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
+def history_markdown(image: str, *, name: str = "score history") -> str:
+    """An SVG file embedded in Markdown, for `dagster.MetadataValue.md`."""
+    return f"![{name}](data:image/svg+xml;base64,{base64.b64encode(image.encode()).decode()})"
 
 
-def png_of(markdown: str) -> bytes:
-    """The picture in a text of `history_markdown`."""
+def image_of(markdown: str) -> bytes:
+    """The SVG file in a text of `history_markdown`."""
     return base64.b64decode(markdown.rpartition("base64,")[2].removesuffix(")"))
 
 

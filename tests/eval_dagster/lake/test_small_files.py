@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.format import parquet_files, small_files
 from eval_dagster.lake.format.parquet_files import FileInfo, new_name, read_table, write_parquet
-from eval_dagster.lake.format.small_files import SMALL_FILES, SmallFiles
+from eval_dagster.lake.format.small_files import SMALL_FILES, FewRows, SmallFiles
 from eval_dagster.versions.hashes import file_stamp
 
 _INFO = FileInfo(fingerprint="f", version="v", run_id="r", materialized_at="2026-01-01T00:00:00+00:00", counts={"rows": 3})
@@ -158,3 +159,30 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_has_not(folder: Pat
         assert process.exitcode == 0
     finally:
         process.kill()
+
+
+def test_rows_stay_in_memory_up_to_a_number_of_rows_and_as_long_as_the_file_is_the_same() -> None:
+    kept, read = FewRows(most_rows=4), list[str]()
+
+    def rows_of(name: str, count: int, stamp: int = 0) -> Sequence[Any]:
+        def rows() -> Sequence[Any]:
+            read.append(name)
+            return [name] * count
+
+        return kept.find(Path(name), [stamp], rows)
+
+    assert [rows_of("a", 2), rows_of("b", 2), rows_of("a", 2)] == [["a"] * 2, ["b"] * 2, ["a"] * 2]
+    assert read == ["a", "b"]
+    rows_of("c", 1)
+    assert [rows_of("a", 2), read] == [["a"] * 2, ["a", "b", "c"]], "the one that was used last stays"
+    rows_of("b", 2)
+    assert read[3:] == ["b"]
+    rows_of("b", 1, stamp=1)
+    assert read[4:] == ["b"], "it was written since"
+    assert len(rows_of("d", 9)) == 9
+    assert len(rows_of("d", 9)) == 9
+    assert read[5:] == ["d"], "a file of more rows stays until the next one"
+    rows_of("a", 1)
+    kept.forget()
+    rows_of("a", 1)
+    assert read[6:] == ["a", "a"]

@@ -52,7 +52,8 @@ VALUES = {
 @pytest.mark.parametrize("title", ["", "capitals · mine"])
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
 def test_all_texts_are_within_the_figure_and_outside_the_axes(values: list[float], title: str) -> None:
-    figure = chart_figure(chart(values, spread=0.1 * abs(values[0])), title=title, dots_per_inch=150)
+    figure = chart_figure(chart(values, spread=0.1 * abs(values[0])), title=title)
+    figure.set_dpi(150)
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
     boxes = {text.get_text(): text.get_window_extent(renderer) for text in figure.texts}
     width, height = (side * 150 for side in SIZE_INCHES)
@@ -70,7 +71,7 @@ def test_all_texts_are_within_the_figure_and_outside_the_axes(values: list[float
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
 def test_values_are_where_the_axes_of_matplotlib_would_have_them(values: list[float]) -> None:
     """A line is at the height of its text, and texts and range are those that matplotlib chooses for axes of the same size."""
-    figure = chart_figure(chart(values), dots_per_inch=100)
+    figure = chart_figure(chart(values))
     (left, top), (_, bottom), (right, _) = frame_of(figure).tolist()
     whole = Figure(figsize=SIZE_INCHES, dpi=100)
     width, height = (side * 72 for side in SIZE_INCHES)

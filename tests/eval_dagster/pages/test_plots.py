@@ -6,12 +6,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from io import BytesIO
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from eval_dagster.pages.report.plots import (
     MOST_POINTS,
@@ -19,8 +17,8 @@ from eval_dagster.pages.report.plots import (
     StepPoint,
     describe,
     describe_curve,
+    history_image,
     history_markdown,
-    history_png,
     history_svg,
 )
 
@@ -48,7 +46,7 @@ def test_the_same_points_give_the_same_picture_and_others_another() -> None:
     steady, fallen = points(0.8, 0.81, 0.8), points(0.8, 0.81, 0.7, change=2)
     assert svg(steady) == svg(steady)
     assert svg(steady) != svg(fallen)
-    pictures = [history_png(history, title="capitals · mine", metric="accuracy") for history in (steady, steady, fallen)]
+    pictures = [history_image(history, title="capitals · mine", metric="accuracy") for history in (steady, steady, fallen)]
     assert pictures[0] == pictures[1] != pictures[2]
 
 
@@ -96,20 +94,29 @@ def test_a_picture_is_part_of_a_page() -> None:
 )
 def test_whatever_there_is_is_drawn(history: list[ScorePoint]) -> None:
     assert ElementTree.fromstring(svg(history)).get("aria-label")
-    picture = Image.open(BytesIO(history_png(history, title="a", metric="b")))
-    assert picture.size == (570, 300)
+    picture = ElementTree.fromstring(history_image(history, title="a", metric="b"))
+    assert (picture.get("width"), picture.get("height")) == ("570", "300")
     assert ("no value yet" in svg(history)) == all(point.value is None for point in history)
 
 
 def test_many_points_stay_small_enough_for_an_event_log() -> None:
     draw = np.random.default_rng(0).uniform(0.5, 0.9, 4 * MOST_POINTS)
-    text = history_markdown(history_png(points(*draw.tolist(), change=300), title="capitals · mine", metric="accuracy"))
+    text = history_markdown(history_image(points(*draw.tolist(), change=300), title="capitals · mine", metric="accuracy"))
     assert len(text) < 40_000
-    found = re.fullmatch(r"!\[score history\]\(data:image/png;base64,([\w+/=]+)\)", text)
+    found = re.fullmatch(r"!\[score history\]\(data:image/svg\+xml;base64,([\w+/=]+)\)", text)
     assert found
-    colours = Image.open(BytesIO(base64.b64decode(found[1]))).convert("RGB").getcolors()
-    assert colours is not None
-    assert len(colours) > 10
+    assert ElementTree.fromstring(base64.b64decode(found[1])).tag.endswith("svg")
+
+
+def test_a_picture_alone_needs_no_page() -> None:
+    """It has its own colours, background, font and title."""
+    text = history_image(points(0.8, 0.81, 0.7, change=2), title="capitals · mine", metric="accuracy")
+    assert "var(--" not in text
+    assert ">capitals · mine</text>" in text
+    root = ElementTree.fromstring(text)
+    assert str(root.get("font-family")).startswith("DejaVu Sans")
+    first = next(each for each in root.iter() if each.tag.endswith("path"))
+    assert first.get("fill") == "#ffffff", "the ground that the dark mode of a page lacks"
 
 
 def test_the_words_of_a_picture() -> None:
@@ -136,7 +143,7 @@ def test_who_draws_nothing_waits_for_nothing() -> None:
     check = "import sys, eval_dagster.pages.report.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
     draws = (
-        "import sys; from eval_dagster.pages.report.plots import history_png; history_png([], title='a', metric='b'); "
+        "import sys; from eval_dagster.pages.report.plots import history_image; history_image([], title='a', metric='b'); "
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", draws], check=False).returncode == 0

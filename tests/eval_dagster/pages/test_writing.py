@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from mlflow import MlflowClient
-from PIL import Image
 from scripted_nights import Nights
 
 from eval_dagster.gate.judgement import judge
@@ -80,9 +80,9 @@ def test_mlflow_has_the_page_and_the_pictures(
 
     metrics = project.lake.require("metrics", "task_metrics", "capitals", "mine")
     result_run = metrics.info.inputs["mlflow_run"]
-    picture = client.download_artifacts(result_run, "score_history.png", str(tmp_path))
-    with Image.open(picture) as image:
-        assert image.size == (570, 300)
+    picture = client.download_artifacts(result_run, "score_history.svg", str(tmp_path))
+    drawn = ElementTree.fromstring(Path(picture).read_text("utf-8"))
+    assert (drawn.get("width"), drawn.get("height")) == ("570", "300")
     assert client.get_run(result_run).data.metrics["accuracy"] < 0.7
 
     again = report(project, result)
@@ -149,7 +149,7 @@ def test_a_picture_that_cannot_be_drawn_costs_no_report(project: Project, result
     def refuse(*_: object, **__: object) -> bytes:
         raise MemoryError("no room for a picture")
 
-    monkeypatch.setattr(writing, "headline_png", refuse)
+    monkeypatch.setattr(writing, "headline_image", refuse)
     found = report(project, result)
     assert found.page is not None
     assert found.warnings == ["the report of nightly is not in MLflow: MemoryError: no room for a picture"]

@@ -9,6 +9,7 @@ from eval_dagster.lake.catalog.catalog import metrics_by_file
 from eval_dagster.lake.files import Lake, catalog_path
 from eval_dagster.lake.format import parquet_files
 from eval_dagster.lake.format.parquet_files import read_rows
+from eval_dagster.lake.format.small_files import FEW_ROWS
 from eval_dagster.results import materializations
 from eval_dagster.results.materializations import history, with_rows
 
@@ -51,11 +52,11 @@ def test_many_results_open_no_file_for_their_rows(lake: Lake, monkeypatch: pytes
         return whole(path, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(parquet_files, "read_table", read)
-    parquet_files._read_few_rows.cache_clear()
+    FEW_ROWS.forget()
     expected = [point.metric_rows for point in history(lake, "capitals", "mine")]
     assert len(opened) == 4
     opened.clear()
-    parquet_files._read_few_rows.cache_clear()
+    FEW_ROWS.forget()
     monkeypatch.setattr(materializations, "_MANY", 4)
     points = with_rows(history(lake, "capitals", "mine"))
     assert [point.metric_rows for point in points] == expected
@@ -67,7 +68,7 @@ def test_many_results_open_no_file_for_their_rows(lake: Lake, monkeypatch: pytes
     assert [point.metric_rows for point in again] == expected[:3] * 2
     assert opened == []
     monkeypatch.setattr(materializations, "_MANY", 5)
-    parquet_files._read_few_rows.cache_clear()
+    FEW_ROWS.forget()
     assert [point.metric_rows for point in with_rows(history(lake, "capitals", "mine"))] == expected
     assert len(opened) == 4
 

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from test_tracking import all_runs, client_of, result, tracker
 from eval_dagster.errors import TrackingError
 from eval_dagster.progress.reporting import CombinedReporter, use_reporter
 from eval_dagster.stores.locks import locked
+from eval_dagster.tracking.store import forget_connections
 from eval_dagster.tracking.tracker import Tracker
 
 
@@ -60,6 +62,38 @@ def children() -> list[psutil.Process]:
 def process(writer: Tracker) -> psutil.Process:
     (found,) = children()
     return found
+
+
+@pytest.mark.parametrize("is_aside", [True, False], ids=["another process", "this process"])
+def test_a_home_that_was_deleted_or_restored_has_its_own_runs(home: Path, tmp_path_factory: pytest.TempPathFactory, is_aside: bool) -> None:
+    """A notebook or a daemon writes on, while a person removes the home or puts a copy back."""
+    made = tracker(home)
+    if is_aside:
+        made.begin()
+    began = [each.pid for each in children()]
+    assert bool(began) == is_aside
+    first = made.log(result("k1"))
+    kept = tmp_path_factory.mktemp("kept") / "home"
+    shutil.copytree(home, kept)
+    second = made.log(result("k2"))
+    shutil.rmtree(home)
+    shutil.copytree(kept, home)
+    assert made.exists(first)
+    assert not made.exists(second)
+    assert made.log(result("k1")) == first
+    again = made.log(result("k2"))
+    assert {run.info.run_id for run in all_runs(home)} == {first, again}
+    shutil.rmtree(home)
+    home.mkdir()
+    page = kept / "page.html"
+    page.write_text("a page")
+    report = made.log_page(page, key="report/night", run_name="night", tags={})
+    anew = made.log(result("k1"))
+    made.log_file(anew, page)
+    forget_connections(home / "mlflow.db")  # of this test
+    assert {run.info.run_id for run in all_runs(home)} == {report, anew} != {report, first}
+    assert [each.pid for each in children()] == began
+    made.close()
 
 
 def test_what_it_writes_is_what_this_process_would_write(
