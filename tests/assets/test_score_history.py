@@ -54,6 +54,5 @@ def test_the_history_is_shown_once_there_is_one(evaluate: Any, monkeypatch: pyte
     def refuse(*_: Any, **__: Any) -> bytes:
         raise MemoryError("no room for a picture")
 
-    monkeypatch.setattr(histories, "history_image", refuse)
-    assert evaluate("8")["score_history"].value == text, "where nothing is new, nothing is drawn"
+    monkeypatch.setattr(histories, "history_svg", refuse)
     assert "score_history" not in evaluate("9"), "a picture that cannot be drawn costs no result"

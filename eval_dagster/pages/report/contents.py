@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -113,8 +112,6 @@ class Contents:
     """The histories of headline scores that have an earlier result, and a result since the last judgement."""
     curves: Sequence[Curve] = ()
     """The learning curves of the suite's training runs."""
-    pictures: Path | None = None
-    """The folder that keeps drawn pictures, since most of them are those of the night before. Null: they are drawn."""
     flips: Sequence[Flips]
     costs: Sequence[Attempt]
     """Of each eval and model whose evaluation reached the model's answers."""
@@ -157,7 +154,6 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         histories_left=left,
         new_histories=new,
         curves=_curves(project, evals, models),
-        pictures=project.home / "pictures" / "pages",
         flips=flips_of(result),
         costs=[last_attempts[key] for key in points if key in last_attempts and last_attempts[key].requests_computed is not None],
         versions=versions,

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -16,15 +15,14 @@ from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.gate.wording import Tone, Unjudged, asked_again, cause_text, proof_text, title, unjudged
 from eval_dagster.lake.files import Lake
-from eval_dagster.pages.report.histories import Curve, History, kept_picture
-from eval_dagster.pages.report.plots import ScorePoint, StepPoint, curve_svg, history_svg
+from eval_dagster.pages.report.histories import Curve, History
+from eval_dagster.pages.report.plots import curve_svg, history_svg
 from eval_dagster.pages.samples.places import PAGE
 from eval_dagster.pages.samples.writing import write_page
 from eval_dagster.records.judgements import ChangedSample, Look, Regression, Verdict
 from eval_dagster.results.materializations import Materialization, history, materialization_at
 from eval_dagster.texts.figures import interval, number
 from eval_dagster.texts.visible_text import visible
-from eval_dagster.versions.hashes import code_version, stable_hash
 
 MOST_SHOWN = 10
 """Most samples that are shown for each eval, model and metric."""
@@ -160,8 +158,6 @@ ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_
 UNJUDGED = (Verdict.NOT_EVALUATED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT)
 ResultMetric = tuple[str, str, str | None]
 """Eval, model and metric."""
-_MOST_PICTURES = 512
-"""Most pictures that a process keeps, since drawing one is slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +268,6 @@ def cards(
     histories: Sequence[History],
     flips: Sequence[Flips],
     sample_pages: Mapping[ResultMetric, str],
-    kept: Path | None = None,
 ) -> list[Card]:
     """A card of each comparison.
 
@@ -281,7 +276,6 @@ def cards(
         histories: Scores over time, drawn beside verdicts other than `no change seen` and `not worse (proven)`.
         flips: The samples that flipped.
         sample_pages: Links to the samples of results, by eval, model and metric.
-        kept: The folder that keeps drawn pictures.
     """
     flips_of = {(each.eval, each.model, each.metric): each for each in flips}
     history_of = {(each.eval, each.model, each.metric): each for each in histories}
@@ -310,7 +304,7 @@ def cards(
                 proof=proof_text(row),
                 bar=scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
                 left_out=", ".join(f"{count:,} {where}" for count, where in alone if count),
-                picture=None if history is None or row.verdict in _UNDRAWN else picture(history, place, kept),
+                picture=None if history is None or row.verdict in _UNDRAWN else picture(history),
                 asked_again=asked_again(row),
                 since=change(history.changes[-1]) if history is not None and history.changes else None,
                 flips=flips_of.get(key),
@@ -321,30 +315,14 @@ def cards(
     return found
 
 
-def picture(history: History, key: str, kept: Path | None = None) -> Markup:
-    """The picture of a history for a page, its ids with a key. It is read from the folder `kept`, or drawn and stored there."""
-    points = tuple(history.points)
-    if kept is None:
-        return Markup(_svg(points, history.title, history.metric, key))  # noqa: S704 - matplotlib's, texts escaped
-    values = [list(map(str, vars(point).values())) for point in points]
-    shown = stable_hash([code_version(history_svg), history.title, history.metric, key, values])
-    drawn = kept_picture(kept / f"{stable_hash(key)}.svg", shown, lambda: _svg(points, history.title, history.metric, key))
-    return Markup(drawn)  # noqa: S704 - as above
+def picture(history: History) -> Markup:
+    """The picture of a history for a page."""
+    return Markup(history_svg(history.points, title=history.title, metric=history.metric))  # noqa: S704 - its texts are escaped
 
 
-def curve_picture(curve: Curve, key: str) -> Markup:
-    """The picture of a learning curve for a page, its ids with a key."""
-    return Markup(_curve_svg(tuple(curve.points), curve.title, curve.metric, key))  # noqa: S704 - matplotlib's, texts escaped
-
-
-@lru_cache(maxsize=_MOST_PICTURES)
-def _curve_svg(points: tuple[StepPoint, ...], title: str, metric: str, key: str) -> str:
-    return curve_svg(points, title=title, metric=metric, key=key)
-
-
-@lru_cache(maxsize=_MOST_PICTURES)
-def _svg(points: tuple[ScorePoint, ...], title: str, metric: str, key: str) -> str:
-    return history_svg(points, title=title, metric=metric, key=key)
+def curve_picture(curve: Curve) -> Markup:
+    """The picture of a learning curve for a page."""
+    return Markup(curve_svg(curve.points, title=curve.title, metric=curve.metric))  # noqa: S704 - as above
 
 
 def change(look: Look) -> str:

@@ -1,25 +1,20 @@
 """Histories of scores and learning curves of training runs: their points, and their pictures."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from eval_dagster.gate.results import change_points
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.tables.columns import MetricRow
-from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint, StepPoint, curve_image, history_image, history_markdown, image_of
+from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint, StepPoint, as_markdown, curve_svg, history_svg
 from eval_dagster.records.judgements import Look
 from eval_dagster.results.materializations import Materialization, history, overall, with_rows
-from eval_dagster.stores.whole_files import replaced
 from eval_dagster.texts.figures import number
-from eval_dagster.versions.hashes import code_version, stable_hash
 
 _LOG = logging.getLogger(__name__)
-_DRAWN_BY = (history_image, history_markdown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +75,7 @@ def headline_of(point: Materialization) -> MetricRow | None:
 
 
 def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
-    """The picture of the headline score's history as Markdown, for Dagster's metadata. It embeds the picture, in about 25 KB at most.
+    """The picture of the headline score's history as Markdown, for Dagster's metadata. It embeds the picture, in about 20 KB at most.
 
     Change points are from the last judgement of a suite.
 
@@ -104,34 +99,12 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
     drawn = history_of(points, str(row["metric"]), change_points(lake))
     if len(drawn.points) < 2:
         return None
-    return _picture(lake, drawn)
+    return as_markdown(history_file(drawn))
 
 
-def headline_image(lake: Lake, drawn: History) -> bytes:
-    """The picture of a headline score's history as an SVG file."""
-    return image_of(_picture(lake, drawn))
-
-
-def _picture(lake: Lake, drawn: History) -> str:
-    """The picture from its file, or drawn and stored there, since drawing is slow and most nights bring no new score."""
-    path = lake.home / "pictures" / f"eval={drawn.eval}" / f"model={drawn.model}.md"
-    points = [[str(value) for value in asdict(point).values()] for point in drawn.points]
-    key = stable_hash([code_version(*_DRAWN_BY), drawn.title, drawn.metric, points])
-    return kept_picture(path, key, lambda: history_markdown(history_image(drawn.points, title=drawn.title, metric=drawn.metric)))
-
-
-def kept_picture(path: Path, key: str, draw: Callable[[], str]) -> str:
-    """The text of a picture from its file, or drawn and stored there. `key` is a hash of all that it shows, and of what draws it."""
-    with suppress(OSError, ValueError):
-        known, _, drawn = path.read_text("utf-8").partition("\n")
-        if known == key:
-            return drawn
-    drawn = draw()
-    with suppress(OSError):  # the next one is drawn again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(path) as temporary:
-            temporary.write_text(f"{key}\n{drawn}", "utf-8")
-    return drawn
+def history_file(drawn: History) -> str:
+    """The picture of a history as the text of an SVG file."""
+    return history_svg(drawn.points, title=drawn.title, metric=drawn.metric, is_file=True)
 
 
 MEAN = "mean of all evals"
@@ -225,7 +198,7 @@ def learning_curves(lake: Lake, families: Sequence[str], evals: Sequence[str] | 
 
 
 def learning_curve_markdown(lake: Lake, family: str, eval_name: str | None = None) -> str | None:
-    """The picture of a learning curve as Markdown, with its noise in words, for Dagster's metadata. It has about 25 KB at most.
+    """The picture of a learning curve as Markdown, with its noise in words, for Dagster's metadata. It has about 20 KB at most.
 
     Args:
         lake: The lake. Its last published catalog is read.
@@ -239,16 +212,8 @@ def learning_curve_markdown(lake: Lake, family: str, eval_name: str | None = Non
         curves = [curve for curve in learning_curves(lake, [family]) if curve.eval == eval_name and len(curve.points) > 1]
         if not curves:
             return None
-        path = lake.home / "pictures" / f"family={family}" / f"{'mean' if eval_name is None else f'eval={eval_name}'}.md"
-        return f"{_curve_picture(path, curves[0])}\n\n{curves[0].words}"
+        drawn = curve_svg(curves[0].points, title=curves[0].title, metric=curves[0].metric, is_file=True)
+        return f"{as_markdown(drawn, name='learning curve')}\n\n{curves[0].words}"
     except Exception as error:  # the boundary between a result and its picture
         _LOG.warning("no learning curve of %s|%s: %s: %s", eval_name, family, type(error).__name__, error)
         return None
-
-
-def _curve_picture(path: Path, curve: Curve) -> str:
-    points = [[str(value) for value in asdict(point).values()] for point in curve.points]
-    key = stable_hash([code_version(curve_image, history_markdown), curve.title, curve.metric, points])
-    return kept_picture(
-        path, key, lambda: history_markdown(curve_image(curve.points, title=curve.title, metric=curve.metric), name="learning curve")
-    )

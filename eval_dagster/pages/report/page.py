@@ -49,7 +49,7 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
         sample_pages: Links to the samples of results, by eval, model and metric.
     """
     result = contents.result
-    found = cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {}, kept=contents.pictures)
+    found = cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {})
     compared = all_compared(found)
     parts: dict[str, object] = {
         "regressed": [card for card in compared if card.row.verdict in RED],
@@ -66,16 +66,13 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
         "pictures": [
             {
                 "title": history.title if history.is_headline else f"{history.title} · {history.metric}",
-                "svg": picture(history, anchor("history", history), contents.pictures),
+                "svg": picture(history),
                 "changes": [change(look) for look in reversed(history.changes)],
             }
             for history in contents.histories
         ],
         "pictures_left": contents.histories_left,
-        "curves": [
-            {"title": curve.title, "svg": curve_picture(curve, f"curve-{place}"), "words": curve.words}
-            for place, curve in enumerate(contents.curves)
-        ],
+        "curves": [{"title": curve.title, "svg": curve_picture(curve), "words": curve.words} for curve in contents.curves],
         "flips": [{"flips": flips, "anchor": anchor("flips", flips), "is_open": flips.verdict in RED} for flips in contents.flips],
         "costs": contents.costs,
         "has_prices": any(each.cost is not None or each.cost_unknown for each in contents.costs),

@@ -1,41 +1,22 @@
 """Pictures of a score over time or training steps: values, the 95 % band, and the results at which the score left its band."""
 
 import base64
-import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BytesIO
-from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 
-from eval_dagster.pages.report.chart_figures import ALERT, FAINT, INK, LINE, Chart, chart_figure
+from eval_dagster.pages.report.chart_svg import ALERT, INK, Chart, chart_svg
 from eval_dagster.texts.visible_text import one_line
 
 MOST_POINTS = 120
 """The newest results that are drawn."""
-_PIXELS = 570, 300
-_FONTS = "DejaVu Sans, Verdana, sans-serif"
-"""The font of the pictures, and those that are as wide."""
 _MOST_LABELS = 5
 _MOST_BARS = 40
 """Most results that have error bars in addition to the band."""
 _LONG_STEPS = 10_000
 """Training steps from which on they are shown as `20k`."""
-_VARIABLES = {LINE: "var(--line)", ALERT: "var(--alert)", INK: "var(--muted)", FAINT: "var(--rule)"}
-"""Colours of the picture -> variables of the page, which has other colours in dark mode."""
-_SVG = "http://www.w3.org/2000/svg"
-_LINK = "{http://www.w3.org/1999/xlink}href"
-_SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
-    "font.size": 8.5,
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,74 +53,26 @@ class StepPoint:
     is_estimate: bool = False
 
 
-def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: str | None = None) -> str:
-    """The picture as an `<svg>` element for a page whose style sheet has the colours `--line`, `--alert`, `--muted` and `--rule`.
+def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, is_file: bool = False) -> str:
+    """The picture as an `<svg>` element for a page that has the title beside it. The same points give the same text.
 
-    The same points give the same text. Its ids begin with `key`, or with the title if not given, and must be unique on a page.
+    With `is_file`, it is a file of its own, 570 x 300 pixels on white, with the title, and of 15 KB at most.
     """
     title, metric = one_line(title), one_line(metric)
-    return _svg(_history_chart(points, metric), title=title, words=describe(points, title=title, metric=metric), key=key)
+    words = describe(points, title=title, metric=metric)
+    return chart_svg(_history_chart(points, metric), words=words, is_file=is_file, title=title if is_file else "")
 
 
-def curve_svg(points: Sequence[StepPoint], *, title: str, metric: str, key: str | None = None) -> str:
-    """The picture of a learning curve (at least one step) as an `<svg>` element, like `history_svg`."""
+def curve_svg(points: Sequence[StepPoint], *, title: str, metric: str, is_file: bool = False) -> str:
+    """The picture of a learning curve (at least one step), like `history_svg`."""
     title, metric = one_line(title), one_line(metric)
-    return _svg(_curve_chart(points, metric), title=title, words=describe_curve(points, title=title, metric=metric), key=key)
+    words = describe_curve(points, title=title, metric=metric)
+    return chart_svg(_curve_chart(points, metric), words=words, is_file=is_file, title=title if is_file else "")
 
 
-def history_image(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
-    """The picture as the text of an SVG file of 570 x 300 pixels on white, about 20 KB at most. The same points give the same text."""
-    title, metric = one_line(title), one_line(metric)
-    return _image(_history_chart(points, metric), title=title, words=describe(points, title=title, metric=metric))
-
-
-def curve_image(points: Sequence[StepPoint], *, title: str, metric: str) -> str:
-    """The picture of a learning curve (at least one step) as the text of an SVG file, like `history_image`."""
-    title, metric = one_line(title), one_line(metric)
-    return _image(_curve_chart(points, metric), title=title, words=describe_curve(points, title=title, metric=metric))
-
-
-def _svg(chart: Chart, *, title: str, words: str, key: str | None) -> str:
-    root = _drawn(chart, name=title, prefix=re.sub(r"\W+", "-", key or title), is_transparent=True)
-    for name in ("width", "height"):
-        del root.attrib[name]
-    text = _text(root, words)
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, variable)
-    return text
-
-
-def _image(chart: Chart, *, title: str, words: str) -> str:
-    root = _drawn(chart, name=title, prefix="i", is_transparent=False, title=title)
-    root.attrib.update({"width": str(_PIXELS[0]), "height": str(_PIXELS[1]), "font-family": _FONTS})
-    return _text(root, words)
-
-
-def _drawn(chart: Chart, *, name: str, prefix: str, is_transparent: bool, title: str = "") -> ElementTree.Element:
-    """The chart as an `<svg>` element, its ids with a prefix, and with a title if there is one."""
-    with _drawing({"svg.hashsalt": name}):
-        buffer = BytesIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        chart_figure(chart, title=title).savefig(buffer, format="svg", transparent=is_transparent, metadata=nothing)
-    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - what matplotlib wrote a line above
-    _tidy(root, prefix=prefix)
-    return root
-
-
-def _text(root: ElementTree.Element, words: str) -> str:
-    root.attrib.update({"role": "img", "aria-label": words})
-    ElementTree.register_namespace("", _SVG)
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def history_markdown(image: str, *, name: str = "score history") -> str:
+def as_markdown(picture: str, *, name: str = "score history") -> str:
     """An SVG file embedded in Markdown, for `dagster.MetadataValue.md`."""
-    return f"![{name}](data:image/svg+xml;base64,{base64.b64encode(image.encode()).decode()})"
-
-
-def image_of(markdown: str) -> bytes:
-    """The SVG file in a text of `history_markdown`."""
-    return base64.b64decode(markdown.rpartition("base64,")[2].removesuffix(")"))
+    return f"![{name}](data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()})"
 
 
 def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
@@ -168,16 +101,6 @@ def _parts(points: Sequence[ScorePoint | StepPoint]) -> str:
     """How many results are of nights that stopped early, or estimates."""
     count = sum(point.is_part for point in points)
     return f"; {count} stopped early or estimated" if count else ""
-
-
-@contextmanager
-def _drawing(more: dict[Any, Any]) -> Iterator[None]:
-    """Draw with the settings of this module. A letter that the font lacks is drawn as a box, without a warning."""
-    from matplotlib import rc_context
-
-    with rc_context({**_SETTINGS, **more}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"(?s)Glyph .* missing from font")
-        yield
 
 
 def _history_chart(points: Sequence[ScorePoint], metric: str) -> Chart:
@@ -251,27 +174,3 @@ def time_labels(times: Sequence[datetime], places: Sequence[int]) -> list[str]:
 
 def _date(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d}"
-
-
-def _tidy(root: ElementTree.Element, prefix: str) -> None:
-    """Turn an SVG file into a part of a page: without styles that affect the page, and only with ids that are used, which get a prefix."""
-    for parent in root.iter():
-        parent.text, parent.tail = (text and text.strip() for text in (parent.text, parent.tail))
-        for child in [child for child in parent if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")]:
-            parent.remove(child)
-    used = {name for element in root.iter() for value in element.attrib.values() for name in re.findall(r"#([\w-]+)", value)}
-    for element in root.iter():
-        name = element.attrib.pop("id", None)
-        for key in ("d", "x", "y", "transform"):
-            if key in element.attrib:
-                element.set(key, re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), element.attrib[key]))
-        # As attributes they are drawn on pages whose policy allows no style in an element.
-        styles = (each.partition(":") for each in element.attrib.pop("style", "").split(";") if each.strip())
-        element.attrib.update({name.strip(): value.strip() for name, _, value in styles if name.strip() != "font-family"})
-        if name in used:
-            element.set("id", f"{prefix}-{name}")
-        if _LINK in element.attrib:  # the older spelling needs a namespace
-            element.set("href", element.attrib.pop(_LINK))
-        for key, value in list(element.attrib.items()):
-            if key == "href" or "url(#" in value:
-                element.set(key, re.sub(r"#([\w-]+)", lambda found: f"#{prefix}-{found[1]}" if found[1] in used else found[0], value))

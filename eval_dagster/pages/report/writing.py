@@ -11,7 +11,7 @@ from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.wording import tone, verdict_line
 from eval_dagster.pages.report.contents import Contents, collect
 from eval_dagster.pages.report.evidence import ResultMetric, write_sample_pages
-from eval_dagster.pages.report.histories import headline_image
+from eval_dagster.pages.report.histories import history_file
 from eval_dagster.pages.report.page import bare_page, missing_page, render
 from eval_dagster.project import Project
 from eval_dagster.stores.whole_files import replaced
@@ -153,6 +153,6 @@ def _track(project: Project, result: GateResult, name: str, contents: Contents) 
         picture = Path(folder) / PICTURE
         for history in contents.new_histories:
             if history.mlflow_run is not None:
-                picture.write_bytes(headline_image(project.lake, history))
+                picture.write_text(history_file(history), "utf-8")
                 project.tracker.log_file(history.mlflow_run, picture)
     return project.tracker.run_link(run_id)

@@ -131,7 +131,7 @@ def curves(state: CatalogState, parameters: Parameters) -> str:
         raise NotFoundError("no checkpoint of a training run has a result yet; a model of evals.yaml with `checkpoints` makes them")
     run = parameters.choice("run", runs) or runs[0]
     rows = state.rows("select * from learning_curves where family = $run order by eval, metric, step", {"run": run})
-    pictures = [{"curve": curve, "svg": curve_picture(curve, f"curve-{place}")} for place, curve in enumerate(curves_of(rows))]
+    pictures = [{"curve": curve, "svg": curve_picture(curve)} for curve in curves_of(rows)]
     return page("curves.html", run=run, runs=runs, pictures=pictures)
 
 

@@ -24,7 +24,7 @@ from eval_dagster.pages.report.contents import Contents
 from eval_dagster.pages.report.evidence import flips_of
 from eval_dagster.pages.report.histories import History
 from eval_dagster.pages.report.page import render
-from eval_dagster.pages.report.plots import ScorePoint, history_image, history_svg
+from eval_dagster.pages.report.plots import ScorePoint, history_svg
 from eval_dagster.pages.report.summaries import junit_xml, markdown
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
@@ -173,8 +173,8 @@ def test_a_judgement_of_any_text_is_told_in_every_form(text: str) -> None:
 @pytest.mark.parametrize("text", ["\x1b[31m\x00\u202e<b>$x^2$ \\alpha", HALVES[0]])
 def test_a_picture_of_any_names_is_a_picture(text: str) -> None:
     points = [POINT] * 2
-    for drawn in (history_svg, history_image):
-        svg = drawn(points, title=text, metric=text)
+    for is_file in (False, True):
+        svg = history_svg(points, title=text, metric=text, is_file=is_file)
         assert not DANGEROUS.search(svg)
         assert "<b>" not in svg
         ElementTree.fromstring(svg)

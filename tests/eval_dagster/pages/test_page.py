@@ -16,11 +16,9 @@ from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
-from eval_dagster.pages.report import evidence
 from eval_dagster.pages.report.contents import collect
 from eval_dagster.pages.report.evidence import MOST_SHOWN
 from eval_dagster.pages.report.page import render
-from eval_dagster.pages.report.plots import history_svg
 from eval_dagster.project import Project
 from eval_dagster.records.judgements import Verdict
 from eval_dagster.texts.figures import number
@@ -116,32 +114,6 @@ def test_the_leaderboard_and_the_histories_are_those_of_the_lake(page: Page, pro
     marked = [label for label in labels if "it left its band on" in label]
     assert len(marked) == 2 * 3  # where it changed, and in the history
     assert f"◆ {look.materialized_at:%Y-%m-%d %H:%M} UTC: {number(look.difference)} (model)" in page.text("section#history")
-
-
-def test_pictures_are_those_of_the_page_before_unless_what_they_show_has_changed(
-    project: Project, result: GateResult, html: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[str] = []
-
-    def counted(points: object, *, title: str, metric: str, key: str | None = None) -> str:
-        drawn.append(title)
-        return history_svg(points, title=title, metric=metric, key=key)  # type: ignore[arg-type]
-
-    contents = collect(project, result)
-    monkeypatch.setattr(evidence, "code_version", lambda *_: "as it is")
-    assert render(contents) == html
-    monkeypatch.setattr(evidence, "history_svg", counted)
-    evidence._svg.cache_clear()
-    assert (render(contents), drawn) == (html, [])
-    first, *others = contents.histories
-    newest = first.points[-1]
-    moved = replace(first, points=[*first.points[:-1], replace(newest, value=newest.value + 0.01)])
-    assert render(replace(contents, histories=[moved, *others])) != html
-    assert set(drawn) == {moved.title}
-    assert render(contents) == html, "the picture that was kept is another one now"
-    monkeypatch.setattr(evidence, "kept_picture", lambda _path, _key, draw: draw())
-    evidence._svg.cache_clear()
-    assert render(contents) == html, "as drawn"
 
 
 def test_flipped_samples_stand_side_by_side(page: Page, result: GateResult) -> None:

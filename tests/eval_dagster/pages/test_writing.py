@@ -149,7 +149,7 @@ def test_a_picture_that_cannot_be_drawn_costs_no_report(project: Project, result
     def refuse(*_: object, **__: object) -> bytes:
         raise MemoryError("no room for a picture")
 
-    monkeypatch.setattr(writing, "headline_image", refuse)
+    monkeypatch.setattr(writing, "history_file", refuse)
     found = report(project, result)
     assert found.page is not None
     assert found.warnings == ["the report of nightly is not in MLflow: MemoryError: no room for a picture"]
