@@ -165,7 +165,7 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(judged: Judged) -> N
     assert row.data["difference"] < -0.2
     assert evaluation.metadata["n_regressed"].value == 1
     metadata = _materialized(project, gate_run)
-    assert metadata["history sums|calculator"].value.startswith("![score history](data:image/png;base64,")
+    assert metadata["history sums|calculator"].value.startswith("![score history](data:image/svg+xml;base64,")
     assert "sums" in Path(str(metadata["report_strict"].value)).read_text("utf-8")
     assert str(second.report) == metadata["report_strict"].value
     assert str(metadata["report_strict_in_mlflow"].value).startswith("http://127.0.0.1:5017/#/experiments/")
