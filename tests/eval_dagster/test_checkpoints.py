@@ -58,7 +58,7 @@ def test_a_training_run_is_evaluated_checkpoint_by_checkpoint(tiny_model: Path, 
     assert page.count("<figure") == 1, "a checkpoint with one result has no history of its own"
     markdown = learning_curve_markdown(project.lake, "run", "sums")
     assert markdown is not None
-    assert markdown.startswith("![learning curve](data:image/png;base64,")
+    assert markdown.startswith("![learning curve](data:image/svg+xml;base64,")
     assert "never left its band" in markdown
     assert learning_curve_markdown(project.lake, "run") is None, "one eval has no mean"
     client = TestClient(application(CatalogReader(project.lake)), base_url="http://127.0.0.1:4000")
