@@ -26,6 +26,8 @@ _PAD = 3.0
 """From the edge to the content."""
 _TICK, _TICK_PAD, _NAME_PAD = 3.0, 3.5, 4.0
 """Of a tick, from a tick to its text, and from the texts to the name of the metric."""
+_GAP = 3.0
+"""Least distance of texts beside each other."""
 _SIZE, _TITLE_SIZE = 8.5, 9.5
 """Sizes of texts."""
 _ASCENT, _MIDDLE = 0.76, 0.365
@@ -134,11 +136,13 @@ def _elements(chart: Chart, title: str) -> Iterable[str]:
         left + (chart.x - start) * x_scale,
         *(bottom + (each - low) * y_scale for each in (chart.values, chart.lows, chart.highs)),
     )
-    x_places = [left + (place - start) * x_scale for place, _ in chart.x_ticks]
+    x_ticks = _apart([(left + (place - start) * x_scale, name.split("\n")) for place, name in chart.x_ticks])
     y_places = [bottom + (float(value) - low) * y_scale for value in ticks]
-    for place, (_, name) in zip(x_places, chart.x_ticks, strict=True):
-        for number, line in enumerate(name.split("\n")):
-            texts.append(_text(place, bottom + _TICK + _TICK_PAD + _ASCENT * _SIZE + number * _NEXT_LINE, line, anchor="middle"))
+    texts += [
+        _text(place, bottom + _TICK + _TICK_PAD + _ASCENT * _SIZE + number * _NEXT_LINE, line, anchor="middle")
+        for place, lines in x_ticks
+        for number, line in enumerate(lines)
+    ]
     texts += [
         _text(left - _TICK - _TICK_PAD, place + _MIDDLE * _SIZE, name, anchor="end") for place, name in zip(y_places, names, strict=True)
     ]
@@ -157,7 +161,7 @@ def _elements(chart: Chart, title: str) -> Iterable[str]:
         if chart.has_bars:
             bars = [[(x[at], lows[at]), (x[at], highs[at])] for at in np.flatnonzero(banded)]
             yield _lines(bars, LINE, 1, 'class="bars" stroke-opacity="0.55"')
-    ends = [[(place, bottom), (place, bottom + _TICK)] for place in x_places]
+    ends = [[(place, bottom), (place, bottom + _TICK)] for place, _ in x_ticks]
     yield _lines(ends + [[(left, y), (left - _TICK, y)] for y in y_places], INK, 0.8)
     if is_known:
         known = np.isfinite(values)
@@ -178,6 +182,19 @@ def _elements(chart: Chart, title: str) -> Iterable[str]:
         texts.append(_text((left + right) / 2, (top + bottom) / 2, "no value yet", anchor="middle"))
     yield _lines([[(left, top), (left, bottom), (right, bottom)]], FAINT, 0.8, 'class="frame"')
     yield f'<g font-size="{_SIZE}" fill="{INK}">{"".join(texts)}</g>'
+
+
+def _apart(ticks: Sequence[tuple[float, list[str]]]) -> list[tuple[float, list[str]]]:
+    """The ticks without those whose texts would touch others. The last one stays, and before it the first ones."""
+    halves = [max(map(_width, lines)) / 2 + _GAP / 2 for _, lines in ticks]
+    end = ticks[-1][0] - halves[-1] if ticks else 0.0
+    found: list[tuple[float, list[str]]] = []
+    start = -WIDTH
+    for tick, half in zip(ticks[:-1], halves[:-1], strict=True):
+        if tick[0] - half >= start and tick[0] + half <= end:
+            found.append(tick)
+            start = tick[0] + half
+    return [*found, *ticks[-1:]]
 
 
 def _lines(parts: Sequence[Sequence[tuple[float, float]]], colour: str, width: float, more: str = "") -> str:
