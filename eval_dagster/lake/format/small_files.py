@@ -4,12 +4,13 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+T = TypeVar("T")
 
 _MOST_FILE_BYTES, _MOST_TABLE_BYTES, _MOST_ROWS = 2**18, 2**21, 2_000
 """Most bytes and rows of a small file, and most bytes of its columns."""
@@ -45,23 +46,42 @@ class SmallFile:
             return pa.Table.from_arrays([self._columns[name] for name in names], schema=fields)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Held:
-    stamp: Sequence[Any]
-    file: SmallFile | None
-    """Null for one that is not small."""
-    n_bytes: int
-    """Bytes of its content, its columns and its objects, about."""
+class _LastUsed(Generic[T]):
+    """What was made of the files that were used last, up to a total size. Threads may share it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing. A process that was forked has no thread that would free a lock."""
+        self._lock = threading.Lock()
+        self._held: OrderedDict[Path, tuple[Sequence[Any], T, int]] = OrderedDict()
+        self._size = 0
+
+    def _of(self, path: Path, stamp: Sequence[Any], make: Callable[[], tuple[T, int]]) -> T:
+        """What was made of the file that has a `file_stamp`, or is made now. `make` gives it with its size."""
+        with self._lock:
+            known = self._held.get(path)
+            if known is not None and known[0] == stamp:
+                self._held.move_to_end(path)
+                return known[1]
+        made, size = make()
+        with self._lock:
+            if (replaced := self._held.pop(path, None)) is not None:
+                self._size -= replaced[2]
+            self._held[path] = stamp, made, size
+            self._size += size
+            while self._size > self._most and len(self._held) > 1:
+                self._size -= self._held.popitem(last=False)[1][2]
+        return made
 
 
-class SmallFiles:
+class SmallFiles(_LastUsed[SmallFile | None]):
     """The small files that were used last."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._files: OrderedDict[Path, _Held] = OrderedDict()
-        self._n_bytes = 0
-        self._lock = threading.Lock()
+        super().__init__(most_bytes)
 
     def find(self, path: Path, stamp: Sequence[Any]) -> SmallFile | None:
         """The file that has a `file_stamp`; None if it is not small.
@@ -71,62 +91,32 @@ class SmallFiles:
             pyarrow.ArrowException: It is damaged.
         """
         size: int = stamp[1]
-        if size > _MOST_FILE_BYTES:
-            return None
-        with self._lock:
-            known = self._files.get(path)
-            if known is not None and known.stamp == stamp:
-                self._files.move_to_end(path)
-                return known.file
-        file = pq.ParquetFile(pa.BufferReader(path.read_bytes()))
-        table_bytes = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
-        is_small = file.metadata.num_rows <= _MOST_ROWS and table_bytes <= _MOST_TABLE_BYTES
-        n_bytes = size + table_bytes + _COLUMN_BYTES * file.metadata.num_columns if is_small else _COLUMN_BYTES
-        found = _Held(stamp=stamp, file=SmallFile(file) if is_small else None, n_bytes=n_bytes)
-        with self._lock:
-            if (replaced := self._files.pop(path, None)) is not None:
-                self._n_bytes -= replaced.n_bytes
-            self._files[path] = found
-            self._n_bytes += found.n_bytes
-            while self._n_bytes > self._most_bytes and len(self._files) > 1:
-                self._n_bytes -= self._files.popitem(last=False)[1].n_bytes
-        return found.file
-
-    def forget(self) -> None:
-        """Hold nothing. A process that was forked has no thread that would free a lock."""
-        self._lock = threading.Lock()
-        self._files, self._n_bytes = OrderedDict(), 0
+        return None if size > _MOST_FILE_BYTES else self._of(path, stamp, lambda: _opened(path, size))
 
 
-class FewRows:
+def _opened(path: Path, size: int) -> tuple[SmallFile | None, int]:
+    """A file in memory, or None if it is not small, with the bytes of its content, its columns and its objects, about."""
+    file = pq.ParquetFile(pa.BufferReader(path.read_bytes()))
+    table_bytes = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
+    if file.metadata.num_rows > _MOST_ROWS or table_bytes > _MOST_TABLE_BYTES:
+        return None, _COLUMN_BYTES
+    return SmallFile(file), size + table_bytes + _COLUMN_BYTES * file.metadata.num_columns
+
+
+class FewRows(_LastUsed[Sequence[Any]]):
     """The rows of the files of few rows that were read last."""
 
     def __init__(self, most_rows: int = _MOST_HELD_ROWS) -> None:
-        self._most_rows = most_rows
-        self.forget()
+        super().__init__(most_rows)
 
     def find(self, path: Path, stamp: Sequence[Any], read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """The rows of the file that has a `file_stamp`, which `read` reads if they are not known. They are not to be changed."""
-        with self._lock:
-            known = self._files.get(path)
-            if known is not None and known[0] == stamp:
-                self._files.move_to_end(path)
-                return known[1]
-        rows = read()
-        with self._lock:
-            if (replaced := self._files.pop(path, None)) is not None:
-                self._n_rows -= len(replaced[1])
-            self._files[path] = stamp, rows
-            self._n_rows += len(rows)
-            while self._n_rows > self._most_rows and len(self._files) > 1:
-                self._n_rows -= len(self._files.popitem(last=False)[1][1])
-        return rows
 
-    def forget(self) -> None:
-        """Hold nothing. A process that was forked has no thread that would free a lock."""
-        self._lock = threading.Lock()
-        self._files: OrderedDict[Path, tuple[Sequence[Any], Sequence[Any]]] = OrderedDict()
-        self._n_rows = 0
+        def counted() -> tuple[Sequence[Any], int]:
+            rows = read()
+            return rows, len(rows)
+
+        return self._of(path, stamp, counted)
 
 
 SMALL_FILES, FEW_ROWS = SmallFiles(), FewRows()

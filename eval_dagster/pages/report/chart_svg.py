@@ -25,7 +25,7 @@ _FONTS = "DejaVu Sans, Verdana, sans-serif"
 _PAD = 3.0
 """From the edge to the content."""
 _TICK, _TICK_PAD, _NAME_PAD = 3.0, 3.5, 4.0
-"""Of a tick, from a tick to its text, and from the texts to the name of the metric."""
+"""Lengths: a tick, the room between a tick and its text, and the room between the texts and the name of the metric."""
 _GAP = 3.0
 """Least distance of texts beside each other."""
 _SIZE, _TITLE_SIZE = 8.5, 9.5
@@ -33,7 +33,7 @@ _SIZE, _TITLE_SIZE = 8.5, 9.5
 _ASCENT, _MIDDLE = 0.76, 0.365
 """From the top and from the middle of a text to its base line, as parts of its size."""
 _LINE_HEIGHT = 8.8
-"""Of a line of texts."""
+"""Height of a line of texts."""
 _NEXT_LINE = 10.5
 """From a line to the next one."""
 _LEAST_TICK = 17.0
@@ -175,6 +175,8 @@ def _elements(chart: Chart, title: str) -> Iterable[str]:
             across = left + (place - start) * x_scale
             yield _lines([[(across, bottom), (across, top)]], colour, 1, 'stroke-dasharray="3 2"')
         for place, value in chart.marks:
+            if not np.isfinite(value):
+                continue
             across, along = left + (place - start) * x_scale, bottom + (value - low) * y_scale
             corners = [(across, along - _DIAMOND), (across + _DIAMOND, along), (across, along + _DIAMOND), (across - _DIAMOND, along)]
             yield f'<path class="mark" d="{_path(corners)}Z" fill="{ALERT}"/>'

@@ -125,13 +125,13 @@ def test_the_files_that_were_used_last_are_held(folder: Path) -> None:
     stamps = {path: file_stamp(path) for path in paths}
     first = SmallFiles()
     first.find(paths[0], stamps[paths[0]])
-    held = SmallFiles(most_bytes=3 * first._n_bytes)
+    held = SmallFiles(most_bytes=3 * first._size)
     opened = {path: held.find(path, stamps[path]) for path in paths[:3]}
     assert held.find(paths[0], stamps[paths[0]]) is opened[paths[0]]
     held.find(paths[3], stamps[paths[3]])
     assert held.find(paths[0], stamps[paths[0]]) is opened[paths[0]]
     assert held.find(paths[1], stamps[paths[1]]) is not opened[paths[1]]
-    assert held._n_bytes <= 3 * first._n_bytes
+    assert held._size <= 3 * first._size
 
 
 def test_threads_share_a_file(folder: Path) -> None:

@@ -109,6 +109,17 @@ def test_a_picture_alone_needs_no_page() -> None:
     assert root[0].attrib == {"width": "100%", "height": "100%", "fill": "#ffffff"}, "the ground that a page in dark mode lacks"
 
 
+def test_an_infinite_score_is_a_gap() -> None:
+    """A perplexity may be infinite, also at a result at which it left its band."""
+    text = svg(points(2.0, float("inf"), 2.0, change=1))
+    places = " ".join(
+        value for element in ElementTree.fromstring(text).iter() for value in (element.get("d") or "", element.get("cy") or "")
+    )
+    assert "inf" not in places
+    assert "nan" not in places
+    assert text.count("<circle") == 2
+
+
 def test_the_words_of_a_picture() -> None:
     history = points(0.8, None, 0.7, change=2)
     said = describe(history, title="capitals · mine", metric="accuracy")
