@@ -13,7 +13,7 @@ from eval_dagster.assets.asset_datasets import asset_key
 from eval_dagster.assets.names import Names
 from eval_dagster.assets.previews import metrics_of, preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance, shown_again, version_tags
-from eval_dagster.assets.trust_checks import ASSETS, evaluations, is_summary_planned, summaries
+from eval_dagster.assets.trust_checks import ASSETS, evaluations, is_summary_planned, newest_materializations, summaries
 from eval_dagster.dagster_internals.definitions import AssetMaterializationPlannedData, DagsterEvent, RawMetadataValue
 from eval_dagster.datasets.assets import keys_in
 from eval_dagster.errors import EvalDagsterError
@@ -107,17 +107,19 @@ def report(
             (context.log.warning if outcome.is_limited else context.log.error)(visible(_failure_line(outcome)))
             continue
         done += 1
-        for warning in outcome.warnings:
-            context.log.warning(visible(warning))
         if outcome.cached and provenance.is_shown(outcome):
             provenance.observe(outcome)
             current[outcome.stage].append(partition_key(outcome.eval_name, outcome.model))
             warned[outcome.stage] += map(visible, outcome.warnings)
             continue
+        for warning in outcome.warnings:
+            context.log.warning(visible(warning))
         made[outcome.stage].append(partition_key(outcome.eval_name, outcome.model))
         yield materialization(outcome, names, provenance.tags(outcome), _history(project, outcome))
     for stage, keys in current.items():
         asset = names.key(stage)
+        if warned[stage]:  # in one event, since they are those of earlier runs
+            context.log.warning("\n".join(warned[stage]))
         yield _current(asset, keys, warned[stage])
         if failures:
             for key in [key for key in keys if planned is None or planned.is_by_dagster(stage, key)]:
@@ -141,8 +143,9 @@ def _checked(
         for key in made.get(asset, ()):
             by_partition[key].append(group)
     try:
+        targets = {group: newest_materializations(context.instance, project, group, made.get(ASSETS[group], ())) for group in ASSETS}
         for key, groups in by_partition.items():
-            yield from evaluations(context.instance, project, key, groups)
+            yield from evaluations(project, key, {group: targets[group].get(key) for group in groups})
         if project.lake.mirror is None:  # of a shared lake, the refresh of the leaderboard has them
             groups = [each for each in ASSETS if made.get(ASSETS[each]) or (is_failed and is_summary_planned(context, project, each))]
             yield from summaries(project, groups)

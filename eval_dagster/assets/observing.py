@@ -32,7 +32,7 @@ from eval_dagster.assets.provenance import (
 )
 from eval_dagster.assets.resources import ProjectFile
 from eval_dagster.assets.tags import home_tags
-from eval_dagster.assets.trust_checks import ASSETS, evaluations
+from eval_dagster.assets.trust_checks import ASSETS, evaluations, newest_materializations
 from eval_dagster.dagster_internals.instances import InstanceRef
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.freshness import Cell, PartitionState, partition_states
@@ -212,8 +212,10 @@ class _Watch:
         again = shown_again(self._instance, key, partition, tags) if same else materialization(result, self._names, tags)
         if again is not None:
             self._instance.report_runless_asset_event(again)
-            for each in evaluations(self._instance, self._project, partition, [group for group in ASSETS if ASSETS[group] == result.stage]):
-                self._instance.report_runless_asset_event(each)
+            for group in (group for group, asset in ASSETS.items() if asset == result.stage):
+                newest = newest_materializations(self._instance, self._project, group, [partition])
+                for each in evaluations(self._project, partition, {group: newest.get(partition)}):
+                    self._instance.report_runless_asset_event(each)
 
 
 def _model_of(stage: str, model: str) -> str | None:

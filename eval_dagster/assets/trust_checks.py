@@ -14,7 +14,8 @@ from eval_dagster.assets.names import Names
 from eval_dagster.assets.previews import table_metadata
 from eval_dagster.assets.provenance import partitions_of
 from eval_dagster.assets.resources import ProjectFile
-from eval_dagster.dagster_internals.definitions import AssetCheckEvaluationTargetMaterializationData, RawMetadataValue
+from eval_dagster.dagster_internals.definitions import AssetCheckEvaluationTargetMaterializationData as Target
+from eval_dagster.dagster_internals.definitions import RawMetadataValue
 from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.project import Project
 from eval_dagster.records import Finding, Status
@@ -33,6 +34,8 @@ _MEANINGS: Mapping[About, str] = {
     "result.",
 }
 _MOST_SAMPLES = 5
+_MOST_RECORDS = 200
+"""Most materializations that are read in one query, with their metadata."""
 _MOST_NAMED = 20
 """Most partitions that a summary names."""
 
@@ -64,8 +67,10 @@ def trust_checks(project: Project) -> list[dg.AssetChecksDefinition]:
     def trust_of_results(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation]:
         opened = file.open(context.instance)
         chosen = [groups[key.asset_key] for key in context.selected_asset_check_keys]
-        for partition in context.op_execution_context.partition_keys:
-            yield from evaluations(context.instance, opened, partition, chosen)
+        partitions = context.op_execution_context.partition_keys
+        targets = {group: newest_materializations(context.instance, opened, group, partitions) for group in chosen}
+        for partition in partitions:
+            yield from evaluations(opened, partition, {group: of_group.get(partition) for group, of_group in targets.items()})
 
     def summary(group: About) -> dg.AssetChecksDefinition:
         @dg.asset_check(
@@ -84,16 +89,17 @@ def trust_checks(project: Project) -> list[dg.AssetChecksDefinition]:
     return [trust_of_results, *(summary(group) for group in groups.values())]
 
 
-def evaluations(
-    instance: dg.DagsterInstance, project: Project, partition: str, groups: Sequence[About]
-) -> Iterator[dg.AssetCheckEvaluation]:
-    """The evaluations of the checks of a partition. None of what could not be checked, or is older than the asset's newest version."""
+def evaluations(project: Project, partition: str, groups: Mapping[About, Target | None]) -> Iterator[dg.AssetCheckEvaluation]:
+    """The evaluations of the checks of a partition. None of what could not be checked, or is older than the asset's newest version.
+
+    `groups` are the checks, each with the newest materialization that it is about (`newest_materializations`).
+    """
     eval_name, _, model = partition.partition("|")
     metrics = sound_current(project.lake, STAGES["task_metrics"], eval_name, model)
     found = cell_findings(project.lake, eval_name, model)
     if metrics is None or found is None:
         return
-    for group in groups:
+    for group, target in groups.items():
         asset, findings = ASSETS[group], found[group]
         made = sound_current(project.lake, STAGES[asset], eval_name, model)
         is_same = made is not None and (asset == "task_metrics" or metrics.info.inputs.get(asset) == made.info.version)
@@ -107,8 +113,27 @@ def evaluations(
             description="; ".join(each.seen for each in signs) or f"nothing found by {counted(len(findings.findings), 'check')}",
             metadata=_cell_metadata(project, eval_name, model, findings.findings),
             partition=partition,
-            target=_newest(instance, Names.of(project).key(asset), partition),
+            target=target,
         )
+
+
+def newest_materializations(instance: dg.DagsterInstance, project: Project, group: About, partitions: Sequence[str]) -> dict[str, Target]:
+    """The newest materialization of each partition that has one, of the asset that a group is about.
+
+    Without it, Dagster's pages show no evaluation of a materialized partition.
+    """
+    key, storage = Names.of(project).key(ASSETS[group]), instance.event_log_storage
+    found: dict[str, Target] = {}
+    for start in range(0, len(partitions), _MOST_RECORDS):
+        some = partitions[start : start + _MOST_RECORDS]
+        ids = storage.get_latest_storage_id_by_partition(key, dg.DagsterEventType.ASSET_MATERIALIZATION, set(some))
+        records = (
+            instance.fetch_materializations(dg.AssetRecordsFilter(key, storage_ids=list(ids.values())), limit=len(some)) if ids else None
+        )
+        for each in records.records if records else ():
+            if each.partition_key is not None:
+                found[each.partition_key] = Target(storage_id=each.storage_id, run_id=each.run_id, timestamp=each.timestamp)
+    return found
 
 
 def is_summary_planned(context: dg.OpExecutionContext, project: Project, group: About) -> bool:
@@ -155,7 +180,7 @@ def _evaluation(
     description: str,
     metadata: Mapping[str, RawMetadataValue],
     partition: str | None = None,
-    target: AssetCheckEvaluationTargetMaterializationData | None = None,
+    target: Target | None = None,
 ) -> dg.AssetCheckEvaluation:
     severity = dg.AssetCheckSeverity.ERROR if project.config.dagster.untrusted == "error" else dg.AssetCheckSeverity.WARN
     return dg.AssetCheckEvaluation(
@@ -168,15 +193,6 @@ def _evaluation(
         partition=partition,
         target_materialization_data=target,
     )
-
-
-def _newest(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> AssetCheckEvaluationTargetMaterializationData | None:
-    """The newest materialization of a partition. Without it, Dagster's pages show no evaluation of a materialized partition."""
-    records = instance.fetch_materializations(dg.AssetRecordsFilter(key, asset_partitions=[partition]), limit=1).records
-    if not records:
-        return None
-    newest = records[0]
-    return AssetCheckEvaluationTargetMaterializationData(storage_id=newest.storage_id, run_id=newest.run_id, timestamp=newest.timestamp)
 
 
 def _cell_metadata(project: Project, eval_name: str, model: str, findings: Sequence[Finding]) -> dict[str, RawMetadataValue]:
