@@ -7,17 +7,19 @@ from eval_dagster.peers.programs import run_program
 
 
 class LightevalRegistry(ProcessRegistry):
-    """lighteval's tasks: `lighteval:mmlu:anatomy`."""
+    """lighteval's tasks, of its own files or of a user's: `lighteval:mmlu:anatomy`, `lighteval:my_tasks.py:mine`."""
 
     NAME = "lighteval"
     WORKER = "eval_dagster.peers.workers.lighteval_worker"
     COMPANIONS = (
         "eval_dagster.peers.workers.installed_versions",
         "eval_dagster.peers.workers.random_draws",
+        "eval_dagster.peers.workers.user_files",
     )
     DISTRIBUTION = "lighteval"
     PACKAGES = ("lighteval",)
     RELEASE = "0.13.0"
+    READS_FILES = True
     EXTRA_REQUIREMENTS = ("lighteval[extended-tasks]", "language_data")
 
 
@@ -35,6 +37,7 @@ class EvalFrameworkRegistry(ProcessRegistry):
         "eval_dagster.peers.workers.eval_framework_tasks",
         "eval_dagster.peers.workers.eval_framework_users",
         "eval_dagster.peers.workers.installed_versions",
+        "eval_dagster.peers.workers.user_files",
     )
     DISTRIBUTION = "eval-framework"
     PACKAGES = ("eval_framework", "template_formatting")

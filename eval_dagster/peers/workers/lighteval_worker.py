@@ -1,6 +1,4 @@
-"""lighteval's tasks: descriptions, documents, prompts and metric values, made by lighteval 0.13. It runs in the environment that has
-lighteval.
-"""
+"""lighteval's tasks, of its own files or of a user's, made by lighteval 0.13. It runs in the environment that has lighteval."""
 
 from __future__ import annotations
 
@@ -29,9 +27,10 @@ from lighteval.metrics.normalizations import LogProbPMINorm
 from lighteval.metrics.sample_preparator import Preparator
 from lighteval.metrics.utils.metric_utils import MetricGrouping
 from lighteval.models.model_output import ModelResponse
-from lighteval.tasks.lighteval_task import LightevalTask
+from lighteval.tasks.lighteval_task import LightevalTask, LightevalTaskConfig
 from lighteval.tasks.prompt_manager import PromptManager
 from lighteval.tasks.requests import SamplingMethod
+from user_files import content_of, module_of
 
 if TYPE_CHECKING:
     from eval_dagster.peers.workers.messages import (
@@ -86,12 +85,13 @@ def describe(name: str) -> Described:
     kinds = {json.dumps([_metrics(config), config.num_fewshots]) for config in found.values()}
     if len(kinds) > 1:
         raise ValueError(f"its {len(found)} tasks have different metrics, which have no value in common; name one of them")
-    first = next(iter(found.values()))
+    first, path = next(iter(found.values())), name.rpartition(".py:")[0]
+    own_files = [content_of(Path(f"{path}.py"))] if path else []
     for config in found.values():
         if not computed_metrics(config):
             reasons = "; ".join(str(_reason_against(metric)) for metric in config.metrics)
             raise PermissionError(f"none of its metrics can be computed: {reasons}")
-        if config.prompt_function.__module__.startswith(_RUNS_CODE):
+        if any(module.startswith(_RUNS_CODE) for module in _modules_of(config)):
             raise PermissionError("its metric runs code that the model wrote, outside of the sandbox")
     tasks = f"{len(found)} tasks" if len(found) > 1 else "a task"
     without = "".join(f"; {reason}" for metric in first.metrics if (reason := _reason_against(metric)))
@@ -103,13 +103,25 @@ def describe(name: str) -> Described:
         "num_fewshot": first.num_fewshots,
         "is_macro": True,
         "splits": {subject: splits_of(config) for subject, config in found.items()},
-        "version": [versions_around("lighteval", *_BESIDE), [[_plain(config), _file_hash(config)] for config in found.values()]],
+        "version": [
+            versions_around("lighteval", *_BESIDE),
+            [[_plain(config), _file_hash(config)] for config in found.values()],
+            *own_files,
+        ],
     }
+
+
+def _modules_of(config: Any) -> list[str]:
+    """The modules of a task's prompt function and metrics."""
+    return [config.prompt_function.__module__, *(type(metric.sample_level_fn).__module__ for metric in config.metrics)]
 
 
 @cache
 def members(name: str) -> Mapping[str, Any]:
     """The configurations of a name. The modules whose files contain it are imported first."""
+    path, is_file, own = name.rpartition(".py:")
+    if is_file:
+        return _in_file(Path(f"{path}.py"), own)
     beginning = name.split(":")[0]
     words = (f'"{name}"', f'"{beginning}', beginning)
     ranked = sorted(_modules(), key=lambda module: _rank(module, words))
@@ -121,6 +133,23 @@ def members(name: str) -> Mapping[str, Any]:
         if found := {each: config for each, config in table.items() if each.startswith(f"{name}:")}:
             return found
     raise LookupError(f"lighteval has no task {name!r}" + "".join(f"; {reason}" for reason in failed[:3]))
+
+
+def _in_file(file: Path, name: str) -> Mapping[str, Any]:
+    """The configurations of a name in a user's file: of a task, of the tasks that begin with it, or of a variable."""
+    values = vars(module_of(file))
+    listed = [config for key in ("TASKS_TABLE", "TASKS") for config in values.get(key, ())]
+    table = {config.name: config for config in [*listed, *(each for each in values.values() if isinstance(each, LightevalTaskConfig))]}
+    if name in table:
+        return {name: table[name]}
+    if found := {each: config for each, config in table.items() if each.startswith(f"{name}:")}:
+        return found
+    value = values.get(name)
+    if named := {
+        each.name: each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, LightevalTaskConfig)
+    }:
+        return named
+    raise LookupError(f"{file} has no task {name!r}; it has: {', '.join(table) or 'none'}")
 
 
 def _rank(module: str, words: Sequence[str]) -> int:
@@ -268,7 +297,7 @@ class _Watched(dict[str, object]):
 
 def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) -> RowsMade:
     """The rows that give a document: the evaluated ones in the order in which lighteval takes them, and those of examples."""
-    config = members(subject)[subject]
+    config = members(name)[subject]
     keeps = config.hf_filter or (lambda _: True)
     by_name = {each["split"]: [row for row in each["rows"] if keeps(row)] for each in splits}
     counter = random_draws.Counter()
@@ -320,7 +349,7 @@ def _made(config: Any, row: Row, few_shots: bool, index: int) -> list[Any]:
 
 def render(name: str, subject: str, rows: Sequence[Row], examples: Sequence[Row], settings: SettingsSent) -> Iterator[list[QuestionSent]]:
     """The questions about each row: one for each sampling method that the metrics need."""
-    config = copy.copy(members(subject)[subject])  # `dataclasses.replace` fails for classes with their own arguments
+    config = copy.copy(members(name)[subject])  # `dataclasses.replace` fails for classes with their own arguments
     config.num_fewshots = settings["num_fewshot"]
     config.__post_init__()
     task = LightevalTask(config)
@@ -398,7 +427,7 @@ def _is_pmi(metric: Any) -> bool:
 
 def score(name: str, subject: str, row: Row, answers: Sequence[AnswerSent]) -> dict[str, object]:
     """The values of a row."""
-    config = members(subject)[subject]
+    config = members(name)[subject]
     document = _document(config, row, False)
     document.task_name = config.full_name
     seed = int(hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:8], 16)
