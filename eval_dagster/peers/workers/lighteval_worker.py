@@ -91,7 +91,8 @@ def describe(name: str) -> Described:
         if not computed_metrics(config):
             reasons = "; ".join(str(_reason_against(metric)) for metric in config.metrics)
             raise PermissionError(f"none of its metrics can be computed: {reasons}")
-        if any(module.startswith(_RUNS_CODE) for module in _modules_of(config)):
+        parts = [config.prompt_function, *(type(metric.sample_level_fn) for metric in config.metrics)]
+        if any(part.__module__.startswith(_RUNS_CODE) for part in parts):
             raise PermissionError("its metric runs code that the model wrote, outside of the sandbox")
     tasks = f"{len(found)} tasks" if len(found) > 1 else "a task"
     without = "".join(f"; {reason}" for metric in first.metrics if (reason := _reason_against(metric)))
@@ -109,11 +110,6 @@ def describe(name: str) -> Described:
             *own_files,
         ],
     }
-
-
-def _modules_of(config: Any) -> list[str]:
-    """The modules of a task's prompt function and metrics."""
-    return [config.prompt_function.__module__, *(type(metric.sample_level_fn).__module__ for metric in config.metrics)]
 
 
 @cache
