@@ -251,6 +251,11 @@ def limited(seconds: float | None) -> Iterator[None]:
         _state.limit_s = before
 
 
+def call_limit() -> float | None:
+    """Seconds that a call of users' code may take; None without a limit."""
+    return _state.limit_s
+
+
 @contextmanager
 def doing(stage: str, evals: Iterable[str] = (), model: str | None = None) -> Iterator[None]:
     """Do a part of the work, whose failure does not end other parts.

@@ -20,6 +20,9 @@ _CURE = (
     "What was answered is stored, and the next run goes on from there. Give it more memory, set `limit` of the eval, or run its models one "
     "after the other"
 )
+CHILD_LIMIT = 4 * 2**30
+"""Bytes that the process of another package may take, unless evals.yaml has a limit."""
+_most: ContextVar[int | None] = ContextVar("eval_dagster_most_memory", default=None)
 _watch: ContextVar[Callable[[str, int], None] | None] = ContextVar("eval_dagster_memory", default=None)
 
 
@@ -35,21 +38,27 @@ def memory_limited(most: int | None) -> Iterator[None]:
         nonlocal looked_at
         if time.monotonic() - looked_at < _EVERY_S:
             return
-        if most is not None and (used := _used(process)) > most:
-            told = f"{work} took {_gib(used)} of memory at row {row:,}; `memory` in evals.yaml allows {_gib(most)}"
+        if most is not None and (used := memory_of(process)) > most:
+            told = f"{work} took {gib(used)} of memory at row {row:,}; `memory` in evals.yaml allows {gib(most)}"
             raise MemoryLimitError(f"{told}. {_CURE}")
         for each in memory_limits():
             if each.needed > _NEARLY * each.limit:
-                told = f"at row {row:,} of {work}, {_gib(each.needed)} of the {_gib(each.limit)} of memory of this container were taken"
+                told = f"at row {row:,} of {work}, {gib(each.needed)} of the {gib(each.limit)} of memory of this container were taken"
                 raise MemoryLimitError(f"{told}; beyond them the system would end the process. {_CURE}")
         looked_at = time.monotonic()
 
-    token = _watch.set(look)
+    token, token_of_most = _watch.set(look), _most.set(most)
     try:
         yield
     finally:
         with suppress(ValueError):  # a generator that holds the block may be closed in another context, which has no limit
             _watch.reset(token)
+            _most.reset(token_of_most)
+
+
+def child_limit() -> int:
+    """Bytes that the process of another package may take: those of `memory_limited`, or `CHILD_LIMIT`."""
+    return _most.get() or CHILD_LIMIT
 
 
 def watched(rows: Iterable[T], work: str) -> Iterator[T]:
@@ -61,13 +70,17 @@ def watched(rows: Iterable[T], work: str) -> Iterator[T]:
         yield row
 
 
-def _used(process: psutil.Process) -> int:
-    total = 0
-    for each in (process, *process.children(recursive=True)):
+def memory_of(process: psutil.Process) -> int:
+    """Resident bytes of a process and its children; 0 once it has ended."""
+    total, processes = 0, [process]
+    with suppress(psutil.Error):
+        processes += process.children(recursive=True)
+    for each in processes:
         with suppress(psutil.Error):  # it has just ended
             total += each.memory_info().rss
     return total
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """Bytes in words."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,22 +1,33 @@
 """The process of a worker file in another environment: started when first called, restarted after it died."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
+
+import psutil
 
 from eval_dagster.errors import DataError, MachineError, RequirementError
 from eval_dagster.peers.workers import serve
 from eval_dagster.peers.workers.messages import Call, Failure, Reply
+from eval_dagster.progress.memory import child_limit, gib, memory_of
+from eval_dagster.users_code import call_limit
 
 _LAST_LINES = 8
 """Lines of stderr in an error."""
+_LOOK_S = 1.0
+"""Seconds between two looks at the memory of a process that works on a call."""
+_BEFORE = 0.95
+"""Part of the time of a call of users' code after which a process is ended: before our own process is, which waits for it."""
 _DRAIN_S = 2.0
 """Seconds to wait for the last lines of a process that ended. They do not come if a child of it holds stderr."""
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
@@ -43,25 +54,29 @@ class WorkerProcess:
         self._drain: threading.Thread | None = None
         self._lock = threading.RLock()
         self._owner = 0
+        self._given_up: dict[_Work, MachineError] = {}
+        """What this process was ended for, by its time or its memory. It is not tried again."""
 
     def call(self, method: str, **arguments: Any) -> Any:
         """The result of a function.
 
         Raises:
             DataError: It raised.
-            MachineError: The process ended before it answered.
+            MachineError: The process ended before it answered, or was ended: its call took too long, or too much memory.
             RequirementError: The interpreter does not start, or lacks a package.
         """
-        return self._result(self._exchange({"method": method, "arguments": arguments}))
+        return self._result(self._exchange({"method": method, "arguments": arguments}, _Work(method, str(arguments.get("name", "")))))
 
     def each(self, method: str, shared: Mapping[str, object], several: Sequence[Mapping[str, object]]) -> list[Any]:
         """The results of a function for several arguments, beside the shared ones. If a call raised, its result is a `DataError`."""
-        answers: list[Reply] = self._result(self._exchange({"method": method, "arguments": shared, "each": several}))
+        work = _Work(method, str(shared.get("name", "")))
+        answers: list[Reply] = self._result(self._exchange({"method": method, "arguments": shared, "each": several}, work))
         return [_error(self._name, answer["error"]) if "error" in answer else answer["result"] for answer in answers]
 
     def stream(self, method: str, **arguments: Any) -> Iterator[Any]:
         """The items of a generator of the worker. Raises as `call`."""
-        answer = self._exchange({"method": method, "arguments": arguments})
+        work = _Work(method, str(arguments.get("name", "")))
+        answer = self._exchange({"method": method, "arguments": arguments}, work)
         number = None
         try:
             while True:
@@ -69,10 +84,10 @@ class WorkerProcess:
                 yield from items
                 if number is None:
                     return
-                answer = self._exchange({"next": number})
+                answer = self._exchange({"next": number}, work)
         finally:
             if number is not None and self.is_alive():
-                self._exchange({"close": number})
+                self._exchange({"close": number}, work)
 
     def _result(self, answer: Reply) -> Any:
         if (error := answer.get("error")) is None:
@@ -84,17 +99,20 @@ class WorkerProcess:
             )
         raise _error(self._name, error)
 
-    def _exchange(self, message: Call) -> Reply:
+    def _exchange(self, message: Call, work: "_Work") -> Reply:
+        if work in self._given_up:
+            raise self._given_up[work]
         text = json.dumps(message, default=_plain)
         with self._lock:
-            process = self._started()
+            process, watch = self._started(), None
             assert process.stdin is not None
             assert process.stdout is not None
             try:
                 while True:
-                    process.stdin.write(text + "\n")
-                    process.stdin.flush()
-                    line = process.stdout.readline()
+                    with _Watch(process, work) as watch:
+                        process.stdin.write(text + "\n")
+                        process.stdin.flush()
+                        line = process.stdout.readline()
                     if not line:
                         break
                     try:
@@ -112,7 +130,10 @@ class WorkerProcess:
                 process.kill()
                 self._ended(process)
                 raise
-            raise self._ended(process)
+            ended = self._ended(process)
+            if watch is not None and watch.reason is not None:
+                ended = self._given_up[work] = MachineError(f"the process of {self._name} ({self._python}) was ended: {watch.reason}")
+            raise ended
 
     def _answer(self, asked: Reply) -> Reply:
         """The result of what the worker asks for. Raises `RequirementError` if the machine or the project lacks something for it."""
@@ -183,10 +204,50 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process. The next call starts another."""
         with self._lock:
+            self._given_up.clear()
             if self.is_alive():
                 assert self._process is not None
                 self._process.kill()
                 self._ended(self._process)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A function of a worker, and the benchmark that it is called for."""
+
+    method: str
+    benchmark: str
+
+
+class _Watch:
+    """Ends a process within the block if its call takes too long, or too much memory."""
+
+    def __init__(self, process: "subprocess.Popen[str]", work: _Work) -> None:
+        self.reason: str | None = None
+        self._process, self._work, self._is_over = process, work, threading.Event()
+        self._seconds, self._bytes = call_limit(), child_limit()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        process = psutil.Process(self._process.pid)
+        until = math.inf if self._seconds is None else time.monotonic() + _BEFORE * self._seconds
+        while not self._is_over.wait(max(0.0, min(_LOOK_S, until - time.monotonic()))):
+            what = f"`{self._work.method}` of {self._work.benchmark or 'the package'} took"
+            if time.monotonic() >= until:
+                self.reason = f"{what} longer than {self._seconds:g} s; `code_timeout` of evals.yaml sets another limit"
+            elif (used := memory_of(process)) > self._bytes:
+                self.reason = f"{what} {gib(used)} of memory; it may take {gib(self._bytes)}, and `memory` of evals.yaml sets another limit"
+            if self.reason is not None:
+                self._process.kill()
+                return
 
 
 def _error(name: str, error: Failure) -> DataError:

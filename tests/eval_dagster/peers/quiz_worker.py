@@ -54,6 +54,9 @@ def score(name: str, subject: str, row: Any, answers: Any) -> dict[str, Any]:
         return {"right": float(found == 2 * text.removeprefix("ask ")), "longest": {"text": found}}
     if text == "slow":
         time.sleep(600)
+    if text == "grow":
+        held = [b"x" * 2**28 for _ in range(40)]
+        time.sleep(600 + len(held))
     if text == "raise":
         raise ValueError("this answer cannot be scored")
     right = {"$error": "no text"} if not text else float(text == row["answer"])

@@ -43,7 +43,7 @@ def test_a_stage_that_takes_too_much_leaves_the_results_before_it(
     stage: str, open_project: Callable[[str], Project], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One eval takes too much in one stage. Without the limit, the next run makes what is left."""
-    taken, now = memory._used, [""]
+    taken, now = memory.memory_of, [""]
 
     def naming(rows: Iterable[Any], work: str) -> Iterator[Any]:
         now[0] = work
@@ -52,7 +52,7 @@ def test_a_stage_that_takes_too_much_leaves_the_results_before_it(
     for module in ("eval_dagster.progress.reporting", "eval_dagster.stages.outputs", "eval_dagster.stages.snapshot"):
         monkeypatch.setattr(f"{module}.watched", naming)
     monkeypatch.setattr(memory, "_EVERY_S", 0.0)
-    monkeypatch.setattr(memory, "_used", lambda process: 2**40 if now[0].startswith(f"{stage} capitals") else taken(process))
+    monkeypatch.setattr(memory, "memory_of", lambda process: 2**40 if now[0].startswith(f"{stage} capitals") else taken(process))
     project = open_project(limited("64GiB"))
     results, failures = run_all(project, BOTH)
     # The model is asked for both evals at once.
