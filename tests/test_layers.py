@@ -75,7 +75,7 @@ ARROWS = {
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "records",
-    "peers.processes": "errors peers.workers records sandbox stores tasks versions",
+    "peers.processes": "errors peers.workers progress records sandbox stores tasks users_code versions",
     "peers.bfcl": "errors metrics peers.processes peers.workers records tasks versions",
     "peers.programs": "errors peers peers.workers sandbox",
     "peers.packages": "peers.processes peers.programs",
