@@ -8,11 +8,11 @@ and `run --dry-run` cannot disagree. Versions are observed, not computed by Dags
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import dagster as dg
 
 from eval_dagster.assets.asset_datasets import definition_deps
+from eval_dagster.assets.instance.instance_store import last_stored
 from eval_dagster.assets.names import REGRESSIONS, Names
 from eval_dagster.dagster_internals.definitions import (
     CODE_VERSION_TAG,
@@ -23,9 +23,8 @@ from eval_dagster.dagster_internals.definitions import (
     get_input_event_pointer_tag,
 )
 from eval_dagster.project import Project
-from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
 from eval_dagster.stages.partition import STAGES, StageResult, partition_key, sound_current
-from eval_dagster.versions.hashes import code_version, stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 SOURCES: Mapping[str, str] = {
     "dataset_snapshot": "dataset_definition",
@@ -48,13 +47,6 @@ _MOST_PARTITIONS = 1000
 """Most partitions of a query."""
 _MOST_REPORTS = 3
 """Most times that a version is reported, if another process reports another one at the same moment."""
-_CODE: Mapping[str, ModuleType] = {
-    "dataset_snapshot": snapshot,
-    "rendered_prompts": prompts,
-    "model_outputs": outputs,
-    "sample_scores": scores,
-    "task_metrics": metrics,
-}
 _PAGE = 100
 """Events of a partition that are read in one query, after the newest."""
 
@@ -178,9 +170,11 @@ class SourceVersions:
                     tags=version_tags(version),
                 )
             )
-            newest = self._instance.fetch_observations(dg.AssetRecordsFilter(self._source, asset_partitions=[partition]), limit=1).records[
-                0
-            ]
+            if (event := last_stored(self._instance, self._source, partition)) is not None:
+                self._newest[partition] = Event(storage_id=event, version=version)
+                break
+            filters = dg.AssetRecordsFilter(self._source, asset_partitions=[partition])
+            newest = self._instance.fetch_observations(filters, limit=1).records[0]
             version_of_newest = (newest.event_log_entry.tags or {}).get(DATA_VERSION_TAG)
             self._newest[partition] = Event(storage_id=newest.storage_id, version=version_of_newest)
         return self._newest[partition].storage_id
@@ -214,7 +208,9 @@ class Provenance:
 
     def tags(self, result: StageResult) -> dict[str, str]:
         """The tags of a materialization. Without the event of an input, Dagster takes the dependency for a new one."""
-        tags = {CODE_VERSION_TAG: code_version(_CODE[result.stage])}
+        info = result.file.info
+        # The code that made the file. Dagster takes a materialization without such a tag for one of unknown inputs.
+        tags = {CODE_VERSION_TAG: info.made_of.get("code", info.fingerprint)}
         upstream = [name for name in STAGES if name in result.file.info.inputs][-1:]
         for name in upstream:
             event = self._event(name, result)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 import sqlalchemy as sa
@@ -44,6 +45,7 @@ _DATABASES = {"history/runs.db": "runs", "history/runs/index.db": "event_logs", 
 """Path in the instance's folder -> the table with its rows. The events of each run have a separate database."""
 
 log = logging.getLogger("eval_dagster.instance")
+_kept: "WeakKeyDictionary[SqliteEventLogStorage, _Connections]" = WeakKeyDictionary()
 
 
 def ensure_databases(folder: Path) -> None:
@@ -163,12 +165,22 @@ def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
         "_store_asset_event": connections.store_asset_event,
     }
     vars(storage).update(methods)
+    _kept[storage] = connections
     try:
         yield
     finally:
+        del _kept[storage]
         for name in methods:
             del vars(storage)[name]
         connections.close()
+
+
+def last_stored(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str) -> int | None:
+    """The id of the last event that this process stored by kept connections, if it is of this partition."""
+    storage = instance.event_log_storage
+    connections = _kept.get(storage) if isinstance(storage, SqliteEventLogStorage) else None
+    known = None if connections is None else connections.last_event
+    return known[2] if known is not None and known[:2] == (key, partition) else None
 
 
 class _Connections:
@@ -181,6 +193,8 @@ class _Connections:
         self._has_asset_column = storage._has_asset_key_col_on_connection
         self._store_asset_event = storage._store_asset_event
         self._asset_columns: dict[str, bool] = {}
+        self.last_event: tuple[dg.AssetKey, str | None, int] | None = None
+        """The asset, the partition and the id of the event that was stored last."""
 
     @contextmanager
     def connect(self, shard: str) -> Iterator[sa.Connection]:
@@ -199,6 +213,7 @@ class _Connections:
         key = event.dagster_event.asset_key if event.dagster_event else None
         if key is None:
             return
+        self.last_event = key, event.dagster_event.partition if event.dagster_event else None, event_id
         values = self._storage._get_asset_entry_values(event, event_id, self._storage._has_asset_key_index_cols_on_connection(connection))
         known = AssetKeyTable.update().where(AssetKeyTable.c.asset_key == key.to_string())
         if values and not connection.execute(known.values(**values)).rowcount:
