@@ -34,6 +34,7 @@ from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.lake.tables.schemas import EARLIER_REASONS
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
+from eval_dagster.records.aggregate_judgements import AggregateRegression
 from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Look, Regression, Verdict
 from eval_dagster.results.comparison import causes, compare_metric
 from eval_dagster.results.materializations import Materialization, history, materialization_at, n_values, overall
@@ -42,6 +43,9 @@ from eval_dagster.versions.hashes import code_version, file_stamp, stable_hash
 
 LookKey = tuple[str, str, str, datetime, datetime]
 _TABLE = "acceptances"
+_AGGREGATES = "aggregate_regressions"
+_MOST_BACK = 7
+"""Judgements that are searched for the last one of an aggregate: one is enough, but for those of a gate that failed."""
 _POLICY = ("require", "critical", "require_proof", "supporting_p_value")
 """What a judgement demands of its suite, and the p-value that goes with it: fields of `GateResult` in the footer of its file."""
 _VARIES = re.compile(r"[\d/\\]")
@@ -161,6 +165,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
     rows = {
         "sample_changes": _rows(result, result.changes),
         "looks": _rows(result, result.looks),
+        **({_AGGREGATES: _rows(result, result.aggregates)} if result.aggregates else {}),
         "regressions": _rows(result, [replace(each, outcome=outcome, is_suite_proven=is_proven) for each in result.regressions]),
     }
     info = FileInfo(
@@ -176,7 +181,12 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
             "looks": look_version(),
             **{name: json.dumps(getattr(result, name)) for name in _POLICY},
         },
-        counts={"alpha": result.alpha, "level": result.level, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
+        counts={
+            "alpha": result.alpha,
+            "level": result.level,
+            "aggregates": len(result.aggregates),
+            **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict},
+        },
     )
     for (eval_name, model), samples in groupby(result.fresh, key=lambda each: (each.eval, each.model)):
         lake.add(lake.folder("confirmations", eval_name, model) / name, table_of("confirmations", _rows(result, list(samples))), info)
@@ -219,7 +229,9 @@ def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     return {}
 
 
-def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | FreshSample | Look]) -> list[dict[str, object]]:
+def _rows(
+    result: GateResult, records: Sequence[Regression | AggregateRegression | ChangedSample | FreshSample | Look]
+) -> list[dict[str, object]]:
     shared = {"suite": result.suite, "judged_at": result.judged_at, "run_id": result.run_id}
     return [asdict(record) | shared for record in records]
 
@@ -241,6 +253,28 @@ def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
     return info, found
 
 
+def read_aggregates(path: Path) -> list[AggregateRegression]:
+    """The rows of a file of judged aggregates. Raises `LakeError` if it is damaged."""
+    lists = ("evals", "missing")
+    return [
+        AggregateRegression(
+            **fields_in(row, AggregateRegression) | {"verdict": Verdict(row["verdict"])} | {name: tuple(row[name] or ()) for name in lists}
+        )
+        for row in read_rows(path)
+    ]
+
+
+def last_aggregates(lake: Lake, suite: str) -> dict[tuple[str, str], tuple[datetime, AggregateRegression]]:
+    """The last judgement of each aggregate and model that was more than a gap, with its time. Damaged files are left out."""
+    found: dict[tuple[str, str], tuple[datetime, AggregateRegression]] = {}
+    for path in reversed(lake.files(lake.folder(_AGGREGATES, suite))[-_MOST_BACK:]):
+        with suppress(LakeError):
+            for row in read_aggregates(path):
+                if not (row.is_gap or row.verdict is Verdict.ACCEPTED_GAP):
+                    found.setdefault((row.aggregate, row.model), (time_of(path), row))
+    return found
+
+
 def _part(lake: Lake, table: str, suite: str, judgement: LakeFile) -> Path:
     """The file of a judgement in another table."""
     return lake.file(str((lake.folder(table, suite) / judgement.path.name).relative_to(lake.root)))
@@ -260,6 +294,7 @@ def _read(lake: Lake, suite: str, file: LakeFile, *, whole: bool = True) -> Gate
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         **policy,
         regressions=read_judgement(file.path)[1],
+        aggregates=read_aggregates(_part(lake, _AGGREGATES, suite, file)) if file.info.counts.get("aggregates") else (),
         changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
         looks=read_looks(_part(lake, "looks", suite, file)) if whole else [],
     )
