@@ -1,8 +1,8 @@
 """Judges the aggregates of a suite: each against the states that its evals are compared with.
 
 An aggregate has no baseline of its own. Its difference is made of the differences of its evals, each from that eval's baseline, and its
-drift of the differences from their anchors. So while it is red, the states of its evals do not pass: otherwise they would be the baselines of the
-next night, in which the fall could not be seen any more.
+drift of the differences from their anchors. So while it is red, the states of its evals do not pass: otherwise they would be the baselines
+of the next night, in which the fall could not be seen any more.
 """
 
 import math

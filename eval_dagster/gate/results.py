@@ -341,8 +341,8 @@ def accept(
 ) -> list[Acceptance]:
     """Accept the last judged states of a suite as baseline and anchor of later results, and its gaps. The report shows `by` and `why`.
 
-    Without names, the red states are accepted. A gap has to be named by its eval or its model. A gap is a result that was not evaluated or
-    is not comparable.
+    Without names, the red states are accepted, and the states that a red aggregate holds. A gap has to be named by its eval or its model.
+    A gap is a result that was not evaluated or is not comparable.
 
     Args:
         lake: The lake with the judgements.
@@ -399,14 +399,14 @@ def _kind(reason: str) -> str:
 
 
 def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
-    """The named gaps, and one row for each other chosen state, a red one if it has several. Accepted ones are left out.
+    """The named gaps, and one row for each other chosen state, a red or held one if it has several. Accepted ones are left out.
 
     Green states are chosen only if no named result is red or a gap.
     """
     states = {(each.eval, each.model, each.materialized_at) for each in known if not each.is_gap}
     gaps = {(each.eval, each.model, each.metric) for each in known if each.is_gap and each.accepted_at >= result.judged_at}
     named = [row for row in _named(result, evals, models) if row.verdict is not Verdict.ACCEPTED_GAP]
-    stopped = [row for row in named if row.is_red or (row.is_gap and (evals or models))]
+    stopped = [row for row in named if row.is_red or row.held_by or (row.is_gap and (evals or models))]
     found: dict[tuple[str, str, str | None, bool], Regression] = {}
     for row in stopped or (named if evals or models else ()):
         if row.is_gap and (row.eval, row.model, row.metric) not in gaps:

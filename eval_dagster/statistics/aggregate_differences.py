@@ -65,13 +65,9 @@ class EvalDifference:
         return (self.comparison.stderr or 0.0) / self.unit
 
     @property
-    def seen_error(self) -> float:
-        """Its standard error as if one more sample had changed each way, as in Bonett's and Price's interval: few samples say little.
-
-        Scores without a range keep their standard error.
-        """
-        width = 0.0 if self.comparison.width is None else self.comparison.width / self.unit
-        return math.sqrt(self.stderr**2 + 2 * (width / (self.comparison.n_clusters + 2)) ** 2)
+    def change(self) -> float:
+        """The most that the change of one sample can move the score; 0 for scores without a range."""
+        return 0.0 if self.comparison.width is None else self.comparison.width / self.unit / (self.comparison.n_clusters + 2)
 
 
 def compare_weighted(parts: Sequence[EvalDifference], weights: Sequence[float], *, alpha: float = ALPHA) -> Comparison:
@@ -83,7 +79,8 @@ def compare_weighted(parts: Sequence[EvalDifference], weights: Sequence[float], 
     difference over its standard error.
 
     Standard error and degrees of freedom are as in `aggregate_mean`, with the differences in the place of the scores. The 95 % interval
-    is Student's with the standard errors of `EvalDifference.seen_error`, so that it has a width even if all answers agree.
+    is Student's as if one more sample had changed each way, in the eval where this moves the aggregate most: for one eval the standard
+    error of Bonett and Price (2012, Journal of Educational and Behavioral Statistics 37). So it has a width even if all answers agree.
 
     Args:
         parts: The differences, at least one.
@@ -92,12 +89,13 @@ def compare_weighted(parts: Sequence[EvalDifference], weights: Sequence[float], 
     """
     shares = np.array(weights, dtype=float) / math.fsum(weights)
     related, groups = correlations([_part(each, each.centred) for each in parts])
-    errors, seen = (shares * np.array(column) for column in zip(*((each.stderr, each.seen_error) for each in parts), strict=True))
-    free = free_of_groups(related, groups, seen, np.array([each.comparison.n_clusters for each in parts], dtype=float))
+    errors = shares * np.array([each.stderr for each in parts])
+    free = free_of_groups(related, groups, errors, np.array([each.comparison.n_clusters for each in parts], dtype=float))
     stderr = math.sqrt(variance_of(related, errors))
     now, before = (math.fsum(shares * np.array(column)) for column in zip(*((each.now, each.before) for each in parts), strict=True))
     difference = math.fsum(share * each.difference for share, each in zip(shares, parts, strict=True))
-    found = _comparison(parts, now, before, difference, stderr, math.sqrt(variance_of(related, seen)), free, alpha)
+    seen = math.hypot(stderr, math.sqrt(2) * max(share * each.change for share, each in zip(shares, parts, strict=True)))
+    found = _comparison(parts, now, before, difference, stderr, seen, free, alpha)
     known = [share / each.unit * each.contributions for share, each in zip(shares, parts, strict=True) if each.contributions is not None]
     if len(known) == len(parts):
         codes = np.unique(np.concatenate([each.clusters for each in parts]), return_inverse=True)[1]
@@ -115,8 +113,8 @@ def compare_medians(parts: Sequence[EvalDifference], *, alpha: float = ALPHA) ->
     and b by half of it, up and down from their means. The p-value is the larger of the share of draws whose medians differ by as much as
     was seen, and the tail of a normal distribution with the spread of the draws, which reaches further than the draws do.
 
-    Standard error and interval come from draws around the scores that were seen, with the standard errors of the evals as in
-    `compare_weighted`.
+    Standard error and interval come from draws around the scores that were seen. For the interval, one more sample has changed each way in
+    every eval, since any of them may be the middle one.
 
     Args:
         parts: The differences, at least one.
@@ -136,7 +134,7 @@ def compare_medians(parts: Sequence[EvalDifference], *, alpha: float = ALPHA) ->
 
     related, _ = correlations([_part(each, each.centred) for each in parts])
     errors = np.array([each.stderr for each in parts])
-    seen = drawn(now, before, related, np.array([each.seen_error for each in parts]))
+    seen = drawn(now, before, related, np.array([math.hypot(each.stderr, math.sqrt(2) * each.change) for each in parts]))
     free = max(1.0, float(np.median([each.comparison.n_clusters for each in parts])) - 1)
     stderr = float(drawn(now, before, related, errors).std()) if errors.any() else 0.0
     found = _comparison(parts, float(np.median(now)), float(np.median(before)), difference, stderr, float(seen.std()), free, alpha)

@@ -20,7 +20,7 @@ from eval_dagster.stages.partition import STAGES
 TASK = """
     from eval_dagster.metrics.base import CompletionMetric
     from eval_dagster.metrics.completion import ExactMatch
-    from eval_dagster.metrics.translation import BLEU
+    from eval_dagster.metrics.translation import ChrF
     from eval_dagster.records import ResponseType
     from eval_dagster.tasks.base import BaseTask
 
@@ -29,7 +29,8 @@ TASK = """
         BOUNDS = (0.0, 1.0)
 
         def calculate(self, response):
-            return len(set(response.completion.split()) & set(response.ground_truth.split())) / len(response.ground_truth.split())
+            gold = response.ground_truths[0].split()
+            return len(set(response.completion_text.split()) & set(gold)) / len(gold)
 
     class Own(BaseTask[str]):
         NAME = "Own"
