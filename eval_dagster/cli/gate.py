@@ -79,7 +79,7 @@ def print_gate(result: GateResult) -> None:
     lines += [
         f"          {row.verdict.value}: aggregate {row.aggregate} on {row.model}: {aggregate_remarks(row)}"
         for row in result.aggregates
-        if aggregate_remarks(row)
+        if row.reason
     ]
     print_few(lines, whole="sql regressions --format csv")
 

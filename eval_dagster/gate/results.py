@@ -179,12 +179,12 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
             "suite": result.suite,
             "severity": result.severity,
             "looks": look_version(),
+            **({"aggregates": str(len(result.aggregates))} if result.aggregates else {}),
             **{name: json.dumps(getattr(result, name)) for name in _POLICY},
         },
         counts={
             "alpha": result.alpha,
             "level": result.level,
-            "aggregates": len(result.aggregates),
             **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict},
         },
     )
@@ -294,7 +294,7 @@ def _read(lake: Lake, suite: str, file: LakeFile, *, whole: bool = True) -> Gate
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         **policy,
         regressions=read_judgement(file.path)[1],
-        aggregates=read_aggregates(_part(lake, _AGGREGATES, suite, file)) if file.info.counts.get("aggregates") else (),
+        aggregates=read_aggregates(_part(lake, _AGGREGATES, suite, file)) if "aggregates" in file.info.inputs else (),
         changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
         looks=read_looks(_part(lake, "looks", suite, file)) if whole else [],
     )

@@ -299,7 +299,7 @@ class _Catalog:
     def _has_aggregates(self, path: str) -> bool:
         """Whether a judgement judged aggregates: only then has it a file of them."""
         info = _info(self._index, path)
-        return info is not None and bool(info.counts.get("aggregates"))
+        return info is not None and "aggregates" in info.inputs
 
     def _parts(self, table: str, loose: Sequence[Indexed], *, source: str | None = None, files: str = "") -> list[str]:
         """Queries of all rows that a relation shows. `source` names a column for a row's file, and `files` joins the chosen files."""
