@@ -89,6 +89,8 @@ def next_command(result: GateResult) -> tuple[str, str] | None:
     if any(row.verdict is Verdict.ERRORS for row in result.red):
         return "sql errors", "the samples that are errors"
     first = next((row for row in result.red if row.baseline is not None), None)
+    if first is None and result.red_aggregates:
+        return "sql aggregate_regressions", "what the aggregates fell from, and the evals that they are made of"
     if first is None and result.outcome is Outcome.NOT_PROVEN:
         return f"plan --suite {result.suite} --detect 2", "how many samples a proof takes"
     if first is None and result.with_verdict(Verdict.NOT_EVALUATED):
