@@ -17,6 +17,7 @@ def one_each(numbers: dict[str, list[int]], count: int = 1, start: int = 0) -> d
     return {name: of_eval[start : start + count] for name, of_eval in numbers.items()}
 
 
+@pytest.mark.long
 def test_a_small_fall_of_all_evals_is_seen_by_the_aggregate_alone_and_stays_red(tmp_path: Path) -> None:
     numbers = separate(4, 50)
     nights = AggregatedNights(tmp_path, numbers)
