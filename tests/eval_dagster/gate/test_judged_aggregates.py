@@ -231,3 +231,21 @@ def test_ties_cost_nothing_and_prove_nothing(tmp_path: Path) -> None:
     assert (swapped.verdict, swapped.difference, swapped.p_value) == (SAME, pytest.approx(0.0, abs=1e-12), pytest.approx(1.0))
     assert swapped.ci_low is not None
     assert swapped.ci_low < -0.005
+
+
+@pytest.mark.long
+def test_a_baseline_model_has_no_row_and_the_others_are_compared_with_it(tmp_path: Path) -> None:
+    numbers = separate(3, 40)
+    nights = AggregatedNights(tmp_path, numbers, baseline="one", models=("one", "two"))
+    found = nights.night(one_each(numbers, 2))
+    assert [(row.model, row.verdict, row.difference) for row in found.aggregates] == [("two", SAME, 0.0)]
+
+
+@pytest.mark.long
+def test_a_suite_without_aggregates_is_judged_as_before(tmp_path: Path) -> None:
+    numbers = separate(2, 40)
+    nights = AggregatedNights(tmp_path, numbers, aggregates="{}")
+    nights.night()
+    found = nights.night(one_each(numbers, 3))
+    assert (list(found.aggregates), found.outcome, {row.held_by for row in found.regressions}) == ([], Outcome.PASSED, {None})
+    assert not list((tmp_path / "home" / "lake").glob("aggregate_regressions/*/*"))
