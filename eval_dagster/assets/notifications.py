@@ -43,7 +43,7 @@ def tell(
     """
     places = _places(project, result, report)
     notices: list[Message] = []
-    if result.red:
+    if result.red or result.red_aggregates:
         title, body = regression_notice(result, places, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED)
         notices.append(Message(kind="regression", title=title, body=body))
     messages = [run_messages(instance, run) for run in runs]

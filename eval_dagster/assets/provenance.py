@@ -189,7 +189,8 @@ def judgement_version(project: Project, suite: str) -> str:
         for model in settings.models
     }
     results = {key: [file.info.version, file.info.fingerprint] if file else None for key, file in files.items()}
-    return stable_hash([results, settings.model_dump(mode="json", include={"evals", "models", "baseline", "gate"})])
+    judged = {"evals", "models", "baseline", "gate", *(["aggregates"] if settings.aggregates else [])}
+    return stable_hash([results, settings.model_dump(mode="json", include=judged)])
 
 
 class Provenance:

@@ -33,6 +33,7 @@ from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pages.report.writing import Report, report
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
+from eval_dagster.records.aggregate_judgements import AggregateRegression
 from eval_dagster.records.judgements import Regression, Verdict
 from eval_dagster.stores.locks import Hold
 from eval_dagster.texts.visible_text import visible
@@ -59,6 +60,10 @@ _COLUMNS = (
         "drift",
         "reason",
     ),
+)
+_AGGREGATE_COLUMNS = (
+    *("suite", "aggregate", "model", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted", "n_common"),
+    *("min_detectable", "drift", "drift_p_adjusted", "definition", "reason"),
 )
 _MOST_PICTURES = 8
 """Most pictures of a suite: each event keeps them in Dagster's database. The report has all of them."""
@@ -90,9 +95,10 @@ def judged_before(instance: dg.DagsterInstance, project: Project, run: dg.Dagste
 
 
 def result_metadata(results: Sequence[GateResult]) -> dict[str, RawMetadataValue]:
-    """A line for each suite, the number of results by verdict, and tables of the red results and of those that were not judged."""
+    """A line for each suite, the number of results by verdict, and tables of the red results, of gaps, and of aggregates."""
     rows = [row for result in results for row in result.regressions]
     regressed, gaps = [row for row in rows if row.is_red], [row for row in rows if row.is_gap]
+    aggregates = [row for result in results for row in result.aggregates]
     drifting, verdicts = [row for row in rows if row.is_drifting], Counter(row.verdict for row in rows)
     return {
         "summary": visible("\n".join(f"{result.suite}: {verdict_line(result)}" for result in results)) or "evals.yaml has no suite",
@@ -103,6 +109,8 @@ def result_metadata(results: Sequence[GateResult]) -> dict[str, RawMetadataValue
         **({"drift": "\n".join(f"{row.eval}|{row.model}: {row.drifts}" for row in drifting)} if drifting else {}),
         "n_drifting": len(drifting),
         "n_proven_not_worse": sum(bool(row.is_proven) for row in rows),
+        **({"aggregates": table_metadata([_shown_aggregate(row) for row in aggregates])} if aggregates else {}),
+        **({"n_aggregates_regressed": sum(row.is_red for row in aggregates)} if aggregates else {}),
         "judged_at": "\n".join(f"{result.suite}: {result.judged_at.isoformat(timespec='seconds')}" for result in results),
     }
 
@@ -138,6 +146,10 @@ def history_metadata(project: Project, result: GateResult) -> dict[str, dg.Markd
 
 def _shown(row: Regression) -> dict[str, object]:
     return {name: row.verdict.value if name == "verdict" else getattr(row, name) for name in _COLUMNS}
+
+
+def _shown_aggregate(row: AggregateRegression) -> dict[str, object]:
+    return {name: row.verdict.value if name == "verdict" else getattr(row, name) for name in _AGGREGATE_COLUMNS}
 
 
 def gate_asset(project: Project) -> dg.AssetsDefinition:
@@ -257,7 +269,8 @@ def _judge(project: Project, suite: str, run_id: str, since: datetime | None) ->
 
 def _version(result: GateResult) -> str:
     """Hash of the results without their times."""
-    return stable_hash([[str(value) for value in asdict(row).values()] for row in result.regressions])
+    rows = [asdict(row) for row in result.regressions] + [asdict(row) for row in result.aggregates]
+    return stable_hash([[str(value) for value in row.values()] for row in rows])
 
 
 def _time(text: str | None) -> datetime | None:

@@ -20,6 +20,7 @@ from eval_dagster.gate.results import acceptance_line
 from eval_dagster.gate.wording import (
     FIGURE_COLUMNS,
     Tone,
+    aggregate_remarks,
     asked_in_full,
     cause_text,
     clearest_fall,
@@ -60,8 +61,10 @@ def write_unjudged(suite: str, reasons: Sequence[str], *, junit: Path | None, ma
 def print_gate(result: GateResult) -> None:
     """Print the results that changed, those that were not judged with the reasons, and the verdict in a line."""
     changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
-    if changed:
+    changed_aggregates = [row for row in result.aggregates if row.is_red or row.verdict is Verdict.IMPROVED]
+    if changed or changed_aggregates:
         rows = [[row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause_text(row.cause)] for row in changed]
+        rows += [[row.aggregate, row.model, "aggregate", *figures(row), row.verdict.value, ""] for row in changed_aggregates]
         print_screenful(f"Gate of {result.suite}", _COLUMNS, rows, right=_NUMBERS, whole="sql regressions --format csv")
     out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], soft_wrap=True)
     if result.is_first:
@@ -73,6 +76,11 @@ def print_gate(result: GateResult) -> None:
     others = unjudged([row for row in result.regressions if row.verdict not in COMPARED])
     lines += [f"          {each.verdict.value}: {each.what} on {each.models}: {each.reason}" for each in others]
     lines += [f"          {line}" for line in asked_in_full(result.regressions)]
+    lines += [
+        f"          {row.verdict.value}: aggregate {row.aggregate} on {row.model}: {aggregate_remarks(row)}"
+        for row in result.aggregates
+        if row.reason
+    ]
     print_few(lines, whole="sql regressions --format csv")
 
 
@@ -81,6 +89,8 @@ def next_command(result: GateResult) -> tuple[str, str] | None:
     if any(row.verdict is Verdict.ERRORS for row in result.red):
         return "sql errors", "the samples that are errors"
     first = next((row for row in result.red if row.baseline is not None), None)
+    if first is None and result.red_aggregates:
+        return "sql aggregate_regressions", "what the aggregates fell from, and the evals that they are made of"
     if first is None and result.outcome is Outcome.NOT_PROVEN:
         return f"plan --suite {result.suite} --detect 2", "how many samples a proof takes"
     if first is None and result.with_verdict(Verdict.NOT_EVALUATED):

@@ -224,7 +224,7 @@ class SuiteConfig(Section):
     gate: GateConfig = GateConfig()
     """When a result counts as worse."""
     aggregates: dict[Name, AggregateConfig] = Field(default_factory=dict)
-    """Single numbers for several evals, by name, for each model. The gate does not judge them."""
+    """Single numbers for several evals, by name, for each model. The gate judges them with the evals."""
     notify: tuple[VariableName, ...] = ()
     """Names of environment variables that hold the addresses (apprise URLs) to which failures and regressions are reported."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from eval_dagster.gate.proof import Proof, is_proven
 from eval_dagster.gate.records import minute
 from eval_dagster.records.judgements import SOUND, Against, ChangedSample, Regression, Verdict
+from eval_dagster.results.materializations import Materialization
 from eval_dagster.statistics.paired import Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, judge_suite
 
@@ -47,6 +48,8 @@ class Finding:
     too_few: str | None = None
     """The reason that it has too few of the anchor's samples, regardless of the baseline. Null if it has enough."""
     changes: Sequence[ChangedSample] = ()
+    states: tuple[Materialization, ...] = ()
+    """The result, its baseline by the same metric, and the anchor if it is another state. Empty if nothing was compared."""
 
 
 def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
@@ -54,11 +57,16 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
 
     A result stays red until it is significantly better than the red state, or its estimate is at least as good as a good state's.
     """
-    tests = [case for each in findings if _can_be_tested(each) for case in (each.step, each.drift) if case is not None]
-    judgements = iter(judge_suite(tests, alpha=level))
+    return decide_beside(findings, (), level=level)[0]
+
+
+def decide_beside(findings: Sequence[Finding], beside: Sequence[Case], *, level: float) -> tuple[list[Regression], list[Judgement]]:
+    """Judge the findings of a suite together with other tests, which share the level. Returns the rows, and the other judgements."""
+    tests = [case for each in findings if can_be_tested(each) for case in (each.step, each.drift) if case is not None]
+    judgements = iter(judge_suite([*tests, *beside], alpha=level))
     rows: list[Regression] = []
     for each in findings:
-        tested = _can_be_tested(each)
+        tested = can_be_tested(each)
         step = next(judgements) if tested and each.step is not None else None
         drift = next(judgements) if tested and each.drift is not None else None
         row = _row(each, step, drift, level)
@@ -70,17 +78,18 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
             row = replace(row, verdict=Verdict.NOT_COMPARABLE, reason=reason)
         is_judged = each.is_start or row.verdict in SOUND
         rows.append(replace(row, is_passed=is_judged and not (row.is_red or row.is_refuted or row.is_gap or row.n_not_asked)))
-    return rows
+    return rows, list(judgements)
 
 
 def has_test(finding: Finding) -> bool:
     """Whether one of its p-values is judged, which uses up a share of the allowed false alarms."""
-    return _can_be_tested(finding) and any(
+    return can_be_tested(finding) and any(
         case is not None and case.comparison.p_value is not None for case in (finding.step, finding.drift)
     )
 
 
-def _can_be_tested(finding: Finding) -> bool:
+def can_be_tested(finding: Finding) -> bool:
+    """Whether there is something new to test."""
     return finding.is_tested and finding.row.verdict is not Verdict.ERRORS
 
 
@@ -130,31 +139,36 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
         return Verdict.REGRESSED, held.against or "baseline", reason
     if finding.step is None:
         return row.verdict, None, None
-    is_equal = finding.is_as_baseline and row.value is not None  # it needs no test
-    if finding.step.comparison.p_value is None and not is_equal:
-        found = finding.step.comparison
-        if found.n_common == 0:
-            reason = (
-                f"no sample has a value in both results: {found.n_only_a} only in the new one, {found.n_only_b} only in the "
-                f"baseline, {found.n_neither} in neither (errors)"
-            )
-        elif found.n_clusters < 2:
-            reason = f"the {found.n_common} common samples are one independent group; expected at least two"
-        else:
-            reason = f"the metric has no value on the {found.n_common} common samples, or no variation, so no test is possible"
-        return Verdict.NOT_COMPARABLE, None, reason
-    if row.is_partial:
-        asked = row.n_common + row.n_only_baseline
-        reason = f"only {row.n_common} of the {asked} samples of the baseline have a value now; expected at least half of them"
-        return Verdict.NOT_COMPARABLE, None, reason
-    if finding.too_few is not None:  # a little less each night adds up to a lot
-        return Verdict.NOT_COMPARABLE, None, finding.too_few
+    if (problem := incomparable(finding)) is not None:
+        return Verdict.NOT_COMPARABLE, None, problem
     rise = (finding.step.comparison.difference or 0) * (1 if finding.step.higher_is_better else -1)
     if Verdict.IMPROVED in verdicts and rise > 0:  # if it rose only since the anchor, it can be worse than the baseline
         return Verdict.IMPROVED, None, None
     if finding.held is None or finding.held.materialized_at is None:
         return Verdict.NO_CHANGE_SEEN, None, None
     return Verdict.NO_CHANGE_SEEN, None, f"no longer regressed, as it was in the state of {minute(finding.held.materialized_at)}"
+
+
+def incomparable(finding: Finding) -> str | None:
+    """Why a result cannot be compared with its baseline, although both are there. None if it can."""
+    if finding.step is None:
+        return None
+    row = finding.row
+    is_equal = finding.is_as_baseline and row.value is not None  # it needs no test
+    if finding.step.comparison.p_value is None and not is_equal:
+        found = finding.step.comparison
+        if found.n_common == 0:
+            return (
+                f"no sample has a value in both results: {found.n_only_a} only in the new one, {found.n_only_b} only in the "
+                f"baseline, {found.n_neither} in neither (errors)"
+            )
+        if found.n_clusters < 2:
+            return f"the {found.n_common} common samples are one independent group; expected at least two"
+        return f"the metric has no value on the {found.n_common} common samples, or no variation, so no test is possible"
+    if row.is_partial:
+        asked = row.n_common + row.n_only_baseline
+        return f"only {row.n_common} of the {asked} samples of the baseline have a value now; expected at least half of them"
+    return finding.too_few  # a little less each night adds up to a lot
 
 
 def _is_large(case: Case | None) -> bool:

@@ -11,7 +11,8 @@ from itertools import product
 
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError, UsageError
-from eval_dagster.gate.decision import Finding, decide, has_test
+from eval_dagster.gate.aggregates import AggregateJudge, decide_aggregates, with_accepted_evals, with_held_states
+from eval_dagster.gate.decision import Finding, decide_beside, has_test
 from eval_dagster.gate.drift import with_drift
 from eval_dagster.gate.partition import Partition
 from eval_dagster.gate.pooling import Pooling
@@ -133,6 +134,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     partitions: dict[tuple[str, str], Partition] = {}
     looks: list[Look] = []
     warnings: list[str] = []
+    aggregating = AggregateJudge(project, suite, standings, baseline, level)
     for key in product(evals, models):
         if not project.is_pair(*key):
             continue
@@ -140,8 +142,9 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         # Nobody can evaluate a deleted checkpoint again: it is no gap of the suite. Its last result is judged as long as it is current.
         if (deleted := project.deletion(key[1])) and (attempts.problem(*key) or _lacks_result(partition)):
             warnings.append(f"{partition_key(*key)} was not evaluated: {deleted}")
+            aggregating.skip(key)
             continue
-        findings += _guarded(partition, attempts)
+        findings += aggregating.take(partition, _guarded(partition, attempts))
         partitions[key] = partition
         try:
             metrics = project.task(partition.eval_name).METRICS
@@ -156,18 +159,23 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     behind = "has another model behind its name than for the baseline (`eval-dagster sql endpoint_answers`)"
     warnings += [f"the server of {model} {behind}" for model in changed]
     rows: list[Regression] = []
-    for row in decide(findings, level=level):
+    of_aggregates = aggregating.findings(models)
+    decided, judged = decide_beside(findings, [test for each in of_aggregates for test in each.tests], level=level)
+    aggregates = decide_aggregates(of_aggregates, judged, level)
+    aggregates = [replace(row, red_since=row.red_since or judged_at) if row.is_red else row for row in aggregates]
+    for row in decided:
         # Only unconfirmed rows examine the model, because libraries load slowly.
         is_fixed = row.confirmation == "unconfirmed" and not answers_vary(project, row.model)
         row = replace(row, confirmation=None, fall_level=None) if is_fixed else row
         rows.append(with_drift(row, partitions[row.eval, row.model], len(findings)))
     warnings += [f"{partition_key(row.eval, row.model)}: {row.drifts}" for row in rows if row.drifts]
+    rows = standings.with_accepted_gaps(rows)
     return GateResult(
         suite=suite,
         judged_at=judged_at,
         run_id=run_id,
         alpha=settings.gate.alpha,
-        level=level if any(has_test(each) for each in findings) else 0.0,
+        level=level if any(has_test(each) for each in findings) or any(each.tests for each in of_aggregates) else 0.0,
         severity=settings.gate.severity,
         require=settings.gate.require,
         critical=settings.gate.critical,
@@ -175,7 +183,8 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         supporting_p_value=supporting_p_value(
             {name: [each.proof for each in findings if each.proof and _is_supporting(each, settings, name)] for name in settings.evals}
         ),
-        regressions=standings.with_accepted_gaps(rows),
+        regressions=with_held_states(rows, aggregates),
+        aggregates=with_accepted_evals(aggregates, rows),
         changes=[change for each in findings for change in each.changes],
         looks=looks,
         warnings=tuple(warnings),

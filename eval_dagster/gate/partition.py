@@ -316,6 +316,7 @@ class Partition:
             is_to_confirm=self.gate.confirm,
             too_few=too_few,
             changes=changes,
+            states=(current, *(point for point, _ in compared)),
         )
         return self._with_past(finding, metric, current, baseline, anchor)
 

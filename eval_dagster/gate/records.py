@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from eval_dagster.gate.proof import Critical
+from eval_dagster.records.aggregate_judgements import AggregateRegression
 from eval_dagster.records.judgements import COMPARED, ChangedSample, FreshSample, Look, Regression, Verdict
 from eval_dagster.statistics.noninferiority import LEVEL
 
@@ -64,6 +65,8 @@ class GateResult:
     supporting_p_value: float | None = None
     """The p-value of the mean of the other evals. Null if there are none with a margin."""
     regressions: Sequence[Regression]
+    aggregates: Sequence[AggregateRegression] = ()
+    """The aggregates of the suite."""
     changes: Sequence[ChangedSample]
     looks: Sequence[Look] = ()
     """The history of each headline score, the oldest first within an eval and a model."""
@@ -84,9 +87,9 @@ class GateResult:
     @property
     def outcome(self) -> Outcome:
         """The outcome of the suite."""
-        if self.red:
+        if self.red or self.red_aggregates:
             return Outcome.REGRESSED
-        if self.missing or self.is_empty:
+        if self.missing or self.missing_aggregates or self.is_empty:
             return Outcome.INCOMPLETE
         if not any(row.verdict in COMPARED for row in self.regressions):
             return Outcome.FIRST
@@ -145,6 +148,8 @@ class GateResult:
         """Whether the suite is proven not to be worse: nothing is red or missing, each critical eval is proven, and the mean of others."""
         if not self.regressions or any(row.verdict not in COMPARED or row.is_red for row in self.regressions):
             return False
+        if self.red_aggregates or self.missing_aggregates:
+            return False
         return not self.unproven and self.is_mean_proven and any(row.is_proven for row in self.regressions)
 
     def is_critical(self, row: Regression) -> bool:
@@ -158,6 +163,22 @@ class GateResult:
     def red(self) -> list[Regression]:
         """The rows that regressed or have too many errors."""
         return [row for row in self.regressions if row.is_red]
+
+    @property
+    def red_aggregates(self) -> list[AggregateRegression]:
+        """The aggregates that regressed."""
+        return [row for row in self.aggregates if row.is_red]
+
+    @property
+    def missing_aggregates(self) -> list[AggregateRegression]:
+        """The aggregates that were not judged and keep the suite from passing: one of their evals does, or they have their own reason.
+
+        So an aggregate is left out with the evals that `require` allows to be missing, and in a night in which its evals stopped early.
+        """
+        absent = {(row.eval, row.model) for row in self.missing}
+        return [
+            row for row in self.aggregates if row.is_gap and not (row.missing and absent.isdisjoint((e, row.model) for e in row.missing))
+        ]
 
     @property
     def refuted(self) -> list[Regression]:

@@ -34,6 +34,7 @@ from eval_dagster.lake.tables.rows import fields_in
 from eval_dagster.lake.tables.schemas import EARLIER_REASONS
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
+from eval_dagster.records.aggregate_judgements import AggregateRegression
 from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Look, Regression, Verdict
 from eval_dagster.results.comparison import causes, compare_metric
 from eval_dagster.results.materializations import Materialization, history, materialization_at, n_values, overall
@@ -42,6 +43,9 @@ from eval_dagster.versions.hashes import code_version, file_stamp, stable_hash
 
 LookKey = tuple[str, str, str, datetime, datetime]
 _TABLE = "acceptances"
+_AGGREGATES = "aggregate_regressions"
+_MOST_BACK = 7
+"""Judgements that are searched for the last one of an aggregate: one is enough, but for those of a gate that failed."""
 _POLICY = ("require", "critical", "require_proof", "supporting_p_value")
 """What a judgement demands of its suite, and the p-value that goes with it: fields of `GateResult` in the footer of its file."""
 _VARIES = re.compile(r"[\d/\\]")
@@ -161,6 +165,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
     rows = {
         "sample_changes": _rows(result, result.changes),
         "looks": _rows(result, result.looks),
+        **({_AGGREGATES: _rows(result, result.aggregates)} if result.aggregates else {}),
         "regressions": _rows(result, [replace(each, outcome=outcome, is_suite_proven=is_proven) for each in result.regressions]),
     }
     info = FileInfo(
@@ -174,9 +179,14 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
             "suite": result.suite,
             "severity": result.severity,
             "looks": look_version(),
+            **({"aggregates": str(len(result.aggregates))} if result.aggregates else {}),
             **{name: json.dumps(getattr(result, name)) for name in _POLICY},
         },
-        counts={"alpha": result.alpha, "level": result.level, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
+        counts={
+            "alpha": result.alpha,
+            "level": result.level,
+            **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict},
+        },
     )
     for (eval_name, model), samples in groupby(result.fresh, key=lambda each: (each.eval, each.model)):
         lake.add(lake.folder("confirmations", eval_name, model) / name, table_of("confirmations", _rows(result, list(samples))), info)
@@ -219,7 +229,9 @@ def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     return {}
 
 
-def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | FreshSample | Look]) -> list[dict[str, object]]:
+def _rows(
+    result: GateResult, records: Sequence[Regression | AggregateRegression | ChangedSample | FreshSample | Look]
+) -> list[dict[str, object]]:
     shared = {"suite": result.suite, "judged_at": result.judged_at, "run_id": result.run_id}
     return [asdict(record) | shared for record in records]
 
@@ -241,6 +253,28 @@ def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
     return info, found
 
 
+def read_aggregates(path: Path) -> list[AggregateRegression]:
+    """The rows of a file of judged aggregates. Raises `LakeError` if it is damaged."""
+    lists = ("evals", "missing")
+    return [
+        AggregateRegression(
+            **fields_in(row, AggregateRegression) | {"verdict": Verdict(row["verdict"])} | {name: tuple(row[name] or ()) for name in lists}
+        )
+        for row in read_rows(path)
+    ]
+
+
+def last_aggregates(lake: Lake, suite: str) -> dict[tuple[str, str], tuple[datetime, AggregateRegression]]:
+    """The last judgement of each aggregate and model that was more than a gap, with its time. Damaged files are left out."""
+    found: dict[tuple[str, str], tuple[datetime, AggregateRegression]] = {}
+    for path in reversed(lake.files(lake.folder(_AGGREGATES, suite))[-_MOST_BACK:]):
+        with suppress(LakeError):
+            for row in read_aggregates(path):
+                if not (row.is_gap or row.verdict is Verdict.ACCEPTED_GAP):
+                    found.setdefault((row.aggregate, row.model), (time_of(path), row))
+    return found
+
+
 def _part(lake: Lake, table: str, suite: str, judgement: LakeFile) -> Path:
     """The file of a judgement in another table."""
     return lake.file(str((lake.folder(table, suite) / judgement.path.name).relative_to(lake.root)))
@@ -260,6 +294,7 @@ def _read(lake: Lake, suite: str, file: LakeFile, *, whole: bool = True) -> Gate
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         **policy,
         regressions=read_judgement(file.path)[1],
+        aggregates=read_aggregates(_part(lake, _AGGREGATES, suite, file)) if "aggregates" in file.info.inputs else (),
         changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
         looks=read_looks(_part(lake, "looks", suite, file)) if whole else [],
     )
@@ -306,8 +341,8 @@ def accept(
 ) -> list[Acceptance]:
     """Accept the last judged states of a suite as baseline and anchor of later results, and its gaps. The report shows `by` and `why`.
 
-    Without names, the red states are accepted. A gap has to be named by its eval or its model. A gap is a result that was not evaluated or
-    is not comparable.
+    Without names, the red states are accepted, and the states that a red aggregate holds. A gap has to be named by its eval or its model.
+    A gap is a result that was not evaluated or is not comparable.
 
     Args:
         lake: The lake with the judgements.
@@ -364,14 +399,14 @@ def _kind(reason: str) -> str:
 
 
 def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
-    """The named gaps, and one row for each other chosen state, a red one if it has several. Accepted ones are left out.
+    """The named gaps, and one row for each other chosen state, a red or held one if it has several. Accepted ones are left out.
 
     Green states are chosen only if no named result is red or a gap.
     """
     states = {(each.eval, each.model, each.materialized_at) for each in known if not each.is_gap}
     gaps = {(each.eval, each.model, each.metric) for each in known if each.is_gap and each.accepted_at >= result.judged_at}
     named = [row for row in _named(result, evals, models) if row.verdict is not Verdict.ACCEPTED_GAP]
-    stopped = [row for row in named if row.is_red or (row.is_gap and (evals or models))]
+    stopped = [row for row in named if row.is_red or row.held_by or (row.is_gap and (evals or models))]
     found: dict[tuple[str, str, str | None, bool], Regression] = {}
     for row in stopped or (named if evals or models else ()):
         if row.is_gap and (row.eval, row.model, row.metric) not in gaps:

@@ -331,7 +331,7 @@ class Standings:
 
 def _passes(row: Regression) -> bool:
     """Whether later results are compared with a state. In earlier judgements, one metric kept all others from passing."""
-    return row.is_passed or (row.verdict in SOUND and not row.is_refuted and not row.n_not_asked)
+    return row.is_passed or (row.verdict in SOUND and not (row.is_refuted or row.n_not_asked or row.held_by))
 
 
 def _overlap(one: Acceptance, other: Acceptance | Regression) -> bool:

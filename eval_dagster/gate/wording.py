@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from eval_dagster.gate.records import GateResult, Outcome, minute, without_minutes
-from eval_dagster.records.judgements import COMPARED, GAPS, Regression, Verdict
+from eval_dagster.records.aggregate_judgements import AggregateRegression
+from eval_dagster.records.judgements import COMPARED, GAPS, SOUND, Regression, Verdict
 from eval_dagster.results.comparison import cause_words
 from eval_dagster.texts.figures import counted, interval, number, p_equals, p_value
 
@@ -35,7 +36,8 @@ def tone(result: GateResult) -> Tone:
         return Tone.BAD if result.is_failed else Tone.WARNING
     if result.outcome is Outcome.FIRST:
         return Tone.UNKNOWN
-    return Tone.WARNING if result.gaps or result.drifting or result.with_verdict(Verdict.ACCEPTED_GAP) else Tone.GOOD
+    has_gaps = result.gaps or result.with_verdict(Verdict.ACCEPTED_GAP) or any(row.is_gap for row in result.aggregates)
+    return Tone.WARNING if has_gaps or result.drifting else Tone.GOOD
 
 
 def verdict_line(result: GateResult) -> str:
@@ -57,33 +59,53 @@ def verdict_line(result: GateResult) -> str:
         *([f"{len(regressed)} of {total} results regressed: {_listed(falls)}"] if regressed else []),
         *([f"too many errors in {len(failing)} of {total} results: {_listed(errors)}"] if failing else []),
     ]
+    if result.red_aggregates:
+        falls = [aggregate_fall(row) for row in result.red_aggregates]
+        said.append(f"{len(falls)} of {counted(len(result.aggregates), 'aggregate')} regressed: {_listed(falls)}")
     compared = sum(row.verdict in COMPARED for row in result.regressions)
+    sound = sum(row.verdict in SOUND for row in result.aggregates)
+    beside = f" and {counted(sound, 'aggregate')}" if sound else ""
     if result.outcome is Outcome.INCOMPLETE:
         parts: list[str] = []
         for verdict in reversed(GAPS):
             rows = [row for row in result.missing if row.verdict is verdict]
             if rows:
                 parts.append(f"{len(rows)} of {counted(total, 'result')} {verdict.value} ({_reasons(rows)})")
-        seen = f"no regression seen in {counted(compared, 'comparison')}" if compared else "nothing was compared"
-        said = [f"Incomplete: {'; '.join(parts)}; {seen}" if result.missing else "Incomplete: nothing was judged"]
+        parts += _unjudged_aggregates(result, result.missing_aggregates)
+        seen = f"no regression seen in {counted(compared, 'comparison')}{beside}" if compared else "nothing was compared"
+        said = [f"Incomplete: {'; '.join(parts)}; {seen}" if parts else "Incomplete: nothing was judged"]
     elif result.outcome is Outcome.NOT_PROVEN:
-        said = [f"Not proven: {_unproven(result)}; no regression seen in {counted(compared, 'comparison')}"]
+        said = [f"Not proven: {_unproven(result)}; no regression seen in {counted(compared, 'comparison')}{beside}"]
     elif not said:
-        said = [_not_worse(result, compared) if compared else "Nothing to compare with yet"]
+        said = [_not_worse(result, compared, beside) if compared else "Nothing to compare with yet"]
     return "; ".join([*said, *_others(result)])
 
 
-def _not_worse(result: GateResult, compared: int) -> str:
-    """The findings about comparisons of which none is red."""
+def aggregate_fall(row: AggregateRegression) -> str:
+    """A red aggregate, and the fall for which it is red."""
+    is_drift = row.against == "anchor" and row.drift is not None
+    fall = f"{number(row.drift, '+')} since the anchors of its evals" if is_drift else number(row.difference, "+")
+    return f"{row.aggregate} on {row.model} ({fall})"
+
+
+def _unjudged_aggregates(result: GateResult, rows: Sequence[AggregateRegression]) -> list[str]:
+    """The aggregates that were not judged, with their number and their reasons, if there are any."""
+    reasons = [f"{row.aggregate} on {row.model}: {_shortened((row.reason or 'no reason is known').splitlines()[0])}" for row in rows]
+    return [f"{len(rows)} of {counted(len(result.aggregates), 'aggregate')} not comparable ({_listed(reasons)})"] if rows else []
+
+
+def _not_worse(result: GateResult, compared: int, beside: str) -> str:
+    """The findings about comparisons of which none is red. `beside` counts the aggregates, about which nothing is proven."""
     proven = sum(bool(row.is_proven) for row in result.regressions)
     if result.is_proven and proven == compared:
-        return f"Proven not worse in {counted(compared, 'comparison')}"
+        unproven = f"; no regression seen in {beside.removeprefix(' and ')}" if beside else ""
+        return f"Proven not worse in {counted(compared, 'comparison')}{unproven}"
     if result.is_proven:
         left = [f"{row.eval} on {row.model}" for row in result.without_margin]
-        beside = f"; no margin is set for {_listed(left)}" if left else ""
-        return f"Proven not worse in {counted(proven, 'comparison')}; no regression seen in {compared - proven} more{beside}"
+        without = f"; no margin is set for {_listed(left)}" if left else ""
+        return f"Proven not worse in {counted(proven, 'comparison')}; no regression seen in {compared - proven} more{beside}{without}"
     some = f", {proven} of them proven not worse" if proven else ""
-    return f"No regression seen in {counted(compared, 'comparison')}{some}"
+    return f"No regression seen in {counted(compared, 'comparison')}{some}{beside}"
 
 
 def _unproven(result: GateResult) -> str:
@@ -141,6 +163,8 @@ def _others(result: GateResult) -> list[str]:
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
     allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
     drifting = [f"{row.eval} on {row.model} ({row.drifts})" for row in result.drifting]
+    told_aggregates = {id(row) for row in result.missing_aggregates} if result.outcome is Outcome.INCOMPLETE else set()
+    of_aggregates = Counter(row.verdict for row in result.aggregates if not row.is_gap)
     return [
         *([f"{counted(len(drifting), 'slow fall')}: {_listed(drifting)}"] if drifting else []),
         *([f"{counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
@@ -148,6 +172,16 @@ def _others(result: GateResult) -> list[str]:
         *([f"{improved} improved"] if improved else []),
         *([counted(first, "first result")] if first else []),
         *([counted(accepted, "accepted gap")] if accepted else []),
+        *(
+            f"{counted(of_aggregates[verdict], 'aggregate')} {how}"
+            for verdict, how in (
+                (Verdict.IMPROVED, "improved"),
+                (Verdict.FIRST_RESULT, "with a first result"),
+                (Verdict.ACCEPTED_GAP, "with accepted gaps"),
+            )
+            if of_aggregates[verdict]
+        ),
+        *_unjudged_aggregates(result, [row for row in result.aggregates if row.is_gap and id(row) not in told_aggregates]),
         *(f"{count} {verdict.value}{allowed}" for verdict, count in gaps if count),
         *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
         *([f"not only the model changed: {_listed(marked)}"] if marked else []),
@@ -206,7 +240,7 @@ FIGURE_COLUMNS = ("baseline", "now", "difference", "95 % interval", "p (Holm)", 
 """The columns of `figures`."""
 
 
-def figures(row: Regression) -> tuple[str, ...]:
+def figures(row: Regression | AggregateRegression) -> tuple[str, ...]:
     """A row's figures as the cells of a table."""
     return (
         number(row.baseline_value),
@@ -293,6 +327,38 @@ def evidence(row: Regression) -> str:
     return "; ".join(parts)
 
 
+def aggregate_remarks(row: AggregateRegression) -> str:
+    """What belongs beside the verdict about an aggregate, besides its figures."""
+    drift = f"since the anchors of its evals {number(row.drift, '+')}, p {p_equals(row.drift_p_adjusted)}"
+    return "; ".join([*([row.reason] if row.reason else []), *([drift] if row.drift is not None else [])])
+
+
+def aggregate_evidence(row: AggregateRegression) -> str:
+    """The evidence for the verdict about an aggregate, in one line."""
+    if row.difference is None:
+        return row.reason or "it was not compared"
+    parts = [
+        *([row.reason] if row.reason and row.is_red else []),
+        row.definition,
+        f"{number(row.baseline_value)} → {number(row.value)}",
+        f"difference {number(row.difference, '+')} (95 % interval {interval(row.ci_low, row.ci_high, '+')})",
+        f"p {p_equals(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
+        counted(row.n_common, "common sample"),
+        *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
+        f"compared with {compared_states(row)}",
+        *([aggregate_remarks(row)] if aggregate_remarks(row) and not (row.is_red and row.drift is None) else []),
+    ]
+    return "; ".join(parts)
+
+
+def compared_states(row: AggregateRegression) -> str:
+    """The times of the baselines of an aggregate's evals."""
+    oldest, newest = row.oldest_baseline_at, row.newest_baseline_at
+    if oldest is None or newest is None:
+        return "–"
+    return f"the baselines of its evals, of {minute(oldest)}" + ("" if minute(oldest) == minute(newest) else f" to {minute(newest)}")
+
+
 def _listed(texts: Sequence[str]) -> str:
     left = len(texts) - _MOST_NAMED
     return ", ".join(texts[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
@@ -302,9 +368,11 @@ def _reasons(rows: Sequence[Regression]) -> str:
     """The reasons that rows were not judged, by decreasing number of results."""
     counts: Counter[str] = Counter()
     for each in unjudged(rows):
-        reason = each.reason.splitlines()[0]
-        shown = reason if len(reason) <= _MOST_OF_A_REASON else f"{reason[:_MOST_OF_A_REASON]}…"
-        counts[f"{each.what} on {each.models}: {shown}"] += each.count
+        counts[f"{each.what} on {each.models}: {_shortened(each.reason.splitlines()[0])}"] += each.count
     reasons = [reason for reason, _ in counts.most_common()]
     left = len(reasons) - _MOST_NAMED
     return "; ".join(reasons[:_MOST_NAMED]) + (f"; and {counted(left, 'other reason')}" if left > 0 else "")
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= _MOST_OF_A_REASON else f"{reason[:_MOST_OF_A_REASON]}…"

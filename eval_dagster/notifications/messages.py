@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.wording import proof_text, verdict_line
+from eval_dagster.gate.wording import aggregate_evidence, aggregate_fall, proof_text, verdict_line
 from eval_dagster.records.judgements import GAPS, Regression, Verdict
 from eval_dagster.results.comparison import cause_words
 from eval_dagster.texts.figures import counted
@@ -19,12 +19,12 @@ def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_
     """Title and body for a suite with red results: their differences, the evidence, the causes, and the next command.
 
     Args:
-        result: The judgement, with at least one red row.
+        result: The judgement, with at least one red row or red aggregate.
         places: Lines with the places of the report and its pages.
         can_be_accepted: Whether an acceptance changes the suite's baseline.
     """
     worse = result.red
-    names = ", ".join(dict.fromkeys(row.eval for row in worse))
+    names = ", ".join(dict.fromkeys([*(row.eval for row in worse), *(row.aggregate for row in result.red_aggregates)]))
     lines: list[str] = []
     for row in worse[:_MOST_LISTED]:
         values = f"{_number(row.baseline_value)} → {_number(row.value)} ({_number(row.difference, '+')})"
@@ -36,6 +36,7 @@ def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_
             cause = cause_words(row.cause) if row.cause else "no known cause"
             evidence = f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {cause}"
         lines.append(f"- {row.eval} · {row.model} · {row.metric}: {values}\n  {evidence}")
+    lines += [f"- {aggregate_fall(row)}\n  {aggregate_evidence(row)}" for row in result.red_aggregates[:_MOST_LISTED]]
     others = _gaps(result.gaps)
     unseen = f"Not confirmed: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in result.refuted])}" if result.refuted else ""
     acceptance = f'To take it as it is: eval-dagster accept {result.suite} --why "..."' if can_be_accepted else ""
@@ -44,9 +45,11 @@ def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_
     if compared is not None:
         against = compared.anchor if compared.against == "anchor" else compared.baseline
         command = f"eval-dagster compare {compared.model} {against} --eval {compared.eval}"
-    next_step = "\n".join(filter(None, [f"Next: {command}", acceptance])) if worse else ""
+    elif result.red_aggregates and not worse:
+        command = f"eval-dagster sql \"from aggregate_regressions where suite = '{result.suite}'\""
+    next_step = "\n".join(filter(None, [f"Next: {command}", acceptance])) if worse or result.red_aggregates else ""
     parts = ["\n".join([*lines, *_more(worse)]), unseen, others, *places, next_step]
-    what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
+    what = "worse" if result.with_verdict(Verdict.REGRESSED) or result.red_aggregates else "too many errors"
     return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))
 
 
@@ -66,8 +69,11 @@ def incomplete_notice(result: GateResult, messages: Sequence[str], places: Seque
     )
     counts = Counter(row.verdict for row in result.missing)
     counted = [f"{counts[verdict]} {verdict.value}" for verdict in reversed(GAPS) if counts[verdict]]
+    of_aggregates = len(result.missing_aggregates)
+    counted += [f"{of_aggregates} {'aggregate' if of_aggregates == 1 else 'aggregates'} not comparable"] if of_aggregates else []
     what = ", ".join(counted) or "nothing was judged"
-    parts = [*failed, _gaps(others), *places, next_step]
+    own = [f"- {row.aggregate} · {row.model}: {row.reason}" for row in result.missing_aggregates if not row.missing]
+    parts = [*failed, _gaps(others), *own[:_MOST_LISTED], *places, next_step]
     return f"{result.suite}: incomplete, {what}", "\n".join(filter(None, parts))
 
 

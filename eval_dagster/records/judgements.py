@@ -167,6 +167,8 @@ class Regression:
     """The state that the result is worse than: `baseline` or `anchor`. Null if it is not worse."""
     is_passed: bool = False
     """Whether later results are compared with this state."""
+    held_by: str | None = None
+    """The red aggregate that keeps a sound state from being compared with by later results. Null without one."""
     confirmation: Confirmation | None = None
     """The verdict of fresh answers on a fall that a test found: `confirmed`, `refuted`, or `unconfirmed` (none could be had). Null without
     such a fall, or if answers cannot differ.

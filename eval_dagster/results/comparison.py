@@ -225,7 +225,7 @@ class ScoreChanges:
         Raises:
             LakeError: The scores of a point were deleted.
         """
-        paired = PairedScores.of(_scores_or_statistics(a, metric), _scores_or_statistics(b, metric))
+        paired = PairedScores.of(scores_or_statistics(a, metric), scores_or_statistics(b, metric))
         return cls(paired.at(np.flatnonzero(paired.changed())))
 
     def __len__(self) -> int:
@@ -300,7 +300,7 @@ def changed_samples(
         )
 
 
-def _scores_or_statistics(point: Materialization, metric: str) -> pa.Table:
+def scores_or_statistics(point: Materialization, metric: str) -> pa.Table:
     """Scores by sample. For a corpus metric, one row per sample, without a value."""
     found = point.scores_of(metric)
     if len(found):

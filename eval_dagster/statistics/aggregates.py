@@ -145,15 +145,12 @@ def aggregate_mean(parts: Sequence[Part], weights: Sequence[float]) -> Aggregate
     if len(errors) < len(parts):
         return Aggregated(value=value, stderr=None, ci_low=None, ci_high=None)
     related, groups = correlations(parts)
-    stderr = math.sqrt(_sum_of(related, shares * np.array(errors)))
+    stderr = math.sqrt(variance_of(related, shares * np.array(errors)))
     seen = shares * _seen_errors(parts)
-    members = [np.flatnonzero(groups == group) for group in range(int(groups.max()) + 1)]
     clusters = np.array([part.n_clusters for part in parts], dtype=float)
-    free = np.array([max(1.0, clusters[each].min() - 1) for each in members])
-    of_groups = np.array([_sum_of(related[np.ix_(each, each)], seen[each]) for each in members])
-    together = float(of_groups.sum() ** 2 / (of_groups**2 / free).sum()) if of_groups.any() else math.inf
-    size = 1 / sum(float(shares[each].sum()) ** 2 / float(clusters[each].min()) for each in members)
-    return _with_interval(value, stderr, _sum_of(related, seen), together, size, _bounds(parts, shares))
+    together = free_of_groups(related, groups, seen, clusters)
+    size = 1 / sum(float(shares[each].sum()) ** 2 / float(clusters[each].min()) for each in _members(groups))
+    return _with_interval(value, stderr, variance_of(related, seen), together, size, _bounds(parts, shares))
 
 
 def aggregate_median(parts: Sequence[Part]) -> Aggregated:
@@ -197,9 +194,28 @@ def aggregate_median(parts: Sequence[Part]) -> Aggregated:
     return _with_interval(value, math.sqrt(variance), variance, max(1.0, clusters - 1), clusters, _bounds(parts, None))
 
 
-def _sum_of(related: Floats, errors: Floats) -> float:
-    """The variance of a sum of scores with these standard errors."""
+def variance_of(related: Floats, errors: Floats) -> float:
+    """The variance of a sum with these correlations and standard errors."""
     return max(0.0, float((related * np.outer(errors, errors)).sum()))
+
+
+def free_of_groups(related: Floats, groups: NDArray[np.intp], errors: Floats, clusters: Floats) -> float:
+    """Satterthwaite's degrees of freedom of a sum, over the groups of `correlations`. Infinite if nothing varies.
+
+    Args:
+        related: Correlations of the summands.
+        groups: The number of the group of each summand.
+        errors: Their standard errors.
+        clusters: The number of clusters of each.
+    """
+    members = _members(groups)
+    free = np.array([max(1.0, clusters[each].min() - 1) for each in members])
+    of_groups = np.array([variance_of(related[np.ix_(each, each)], errors[each]) for each in members])
+    return float(of_groups.sum() ** 2 / (of_groups**2 / free).sum()) if of_groups.any() else math.inf
+
+
+def _members(groups: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    return [np.flatnonzero(groups == group) for group in range(int(groups.max()) + 1)]
 
 
 def _seen_errors(parts: Sequence[Part]) -> Floats:

@@ -45,8 +45,17 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 Labels: TypeAlias = Sequence[Hashable] | Integers
 """A label for each sample; equal labels are one cluster or one subject."""
-Test: TypeAlias = Literal["exact McNemar", "sequential McNemar", "sign flips", "paired t", "paired bootstrap"]
-"""The test of a p-value: see `compare_means` and `compare_corpora`."""
+Test: TypeAlias = Literal[
+    "exact McNemar",
+    "sequential McNemar",
+    "sign flips",
+    "paired t",
+    "paired bootstrap",
+    "joint sign flips",
+    "drawn sign flips",
+    "Student's t",
+]
+"""The test of a p-value: see `compare_means` and `compare_corpora`, and for aggregates `compare_weighted` and `compare_medians`."""
 
 
 @dataclass(frozen=True, kw_only=True)

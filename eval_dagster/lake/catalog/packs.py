@@ -31,7 +31,7 @@ from eval_dagster.lake.format.damage import PACKS, enter_checksum, require_sound
 from eval_dagster.lake.format.parquet_files import new_name, time_of
 from eval_dagster.versions.hashes import file_stamp, stable_hash
 
-PACKED = ("samples", "prompts", "responses", "scores", "metrics", "confirmations", "regressions")
+PACKED = ("samples", "prompts", "responses", "scores", "metrics", "confirmations", "regressions", "aggregate_regressions")
 """Tables with packs. Other tables have few files, or their writers merge them."""
 FRESH = 100
 """When more small files than this are in no pack, they are written to one."""

@@ -21,6 +21,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.format.parquet_files import FileInfo
 from eval_dagster.lake.tables.schemas import EARLIER_REASONS, SUITE_TABLES, TABLES
 
+_OF_AGGREGATES = "aggregate_regressions"
 _MAPPING = pa.schema([pa.field("named", pa.string()), pa.field("found", pa.string())])
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
@@ -29,7 +30,7 @@ NATIVE_TABLES = (
     *("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states", "checkpoints", "night_plans", "history_looks"),
 )
 """Tables whose rows from all files are in the catalog itself, in `internal._<table>_files`."""
-FORMAT = 17
+FORMAT = 18
 """Version of the catalog's form. A catalog of another version is made again."""
 _JUDGED = """
     with stored as ({rows}),
@@ -283,16 +284,22 @@ class _Catalog:
         missing: list[str] = []
         sound = [path.partition("/")[2] for path, _, damage in self._index.newest("regressions") if damage is None]
         for table in SUITE_TABLES:
-            paths = [f"{table}/{rest}" for rest in sound]
+            paths = [f"{table}/{rest}" for rest in sound if table != _OF_AGGREGATES or self._has_aggregates(f"regressions/{rest}")]
             known = self._index.of_paths(paths)
             missing += sorted(set(paths) - self._index.existing(paths))
             name = {"looks": "internal._looks"}.get(table, table)
             self._create("view" if table == "sample_changes" else "table", name, table, _scans(self._lake.root, known))
         self._index["missing_judgements"] = missing
         self._create("view", "regressions_history", "regressions", self._parts("regressions", self._index.loose("regressions")))
+        self._create("view", f"{_OF_AGGREGATES}_history", _OF_AGGREGATES, self._parts(_OF_AGGREGATES, self._index.loose(_OF_AGGREGATES)))
         self._connection.execute(
             "create or replace table change_points as select * exclude (is_change_point) from internal._looks where is_change_point"
         )
+
+    def _has_aggregates(self, path: str) -> bool:
+        """Whether a judgement judged aggregates: only then has it a file of them."""
+        info = _info(self._index, path)
+        return info is not None and "aggregates" in info.inputs
 
     def _parts(self, table: str, loose: Sequence[Indexed], *, source: str | None = None, files: str = "") -> list[str]:
         """Queries of all rows that a relation shows. `source` names a column for a row's file, and `files` joins the chosen files."""

@@ -27,7 +27,7 @@ from eval_dagster.stores.whole_files import replaced, user_cache
 
 _FILE = ".parquet"
 _DOWNSTREAM_FIRST = (
-    *(("notices", "acceptances", "human_labels"), ("regressions",), ("sample_changes", "looks", "confirmations")),
+    *(("notices", "acceptances", "human_labels"), ("regressions",), ("aggregate_regressions", "sample_changes", "looks", "confirmations")),
     *(("metrics",), ("scores",), ("responses",), ("prompts",)),
     ("samples", "attempts", "endpoint_states", "checkpoints", "night_plans", "history_looks"),
 )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from eval_dagster.lake.tables.columns import AnswerRow, MetricRow, PromptRow, ResponseRow, SampleRow, ScoreRow
 from eval_dagster.lake.tables.events import Attempt, CheckpointRow, EndpointStateRow, HumanLabel, NoticeRow
+from eval_dagster.records.aggregate_judgements import AggregateRegression
 from eval_dagster.records.history_looks import HistoryLook
 from eval_dagster.records.judgements import Acceptance, ChangedSample, FreshSample, Judged, JudgedInRun, Look, NightPlan, Regression
 
@@ -40,6 +41,7 @@ RECORDS: Mapping[str, tuple[type, ...]] = {
     "checkpoints": (CheckpointRow,),
     "confirmations": (JudgedInRun, FreshSample),
     "regressions": (JudgedInRun, Regression),
+    "aggregate_regressions": (JudgedInRun, AggregateRegression),
     "sample_changes": (Judged, ChangedSample),
     "looks": (Judged, Look),
     "night_plans": (NightPlan,),
@@ -130,8 +132,10 @@ def _arrow_type(hint: Any) -> pa.DataType:
 
 
 TABLES = {name: schema_of(*records) for name, records in RECORDS.items()}
-SUITE_TABLES = {name: TABLES[name] for name in ("regressions", "sample_changes", "looks")}
-"""The tables with one partition per suite. Files of one judgement have the same name in all of them; `regressions` is written last."""
+SUITE_TABLES = {name: TABLES[name] for name in ("regressions", "aggregate_regressions", "sample_changes", "looks")}
+"""The tables with one partition per suite. Files of one judgement have the same name in all of them; `regressions` is written last. Suites
+without aggregates have no file of them.
+"""
 RESPONSE_CACHE = schema_of(AnswerRow)
 
 EARLIER_REASONS = {

@@ -7,18 +7,30 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.records import GateResult, minute
-from eval_dagster.gate.wording import Tone, Unjudged, asked_again, cause_text, proof_text, title, unjudged
+from eval_dagster.gate.wording import (
+    Tone,
+    Unjudged,
+    aggregate_remarks,
+    asked_again,
+    cause_text,
+    compared_states,
+    proof_text,
+    title,
+    unjudged,
+)
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.histories import Curve, History
 from eval_dagster.pages.report.plots import curve_svg, history_svg
 from eval_dagster.pages.samples.places import PAGE
 from eval_dagster.pages.samples.writing import write_page
+from eval_dagster.records.aggregate_judgements import AggregateRegression
 from eval_dagster.records.judgements import ChangedSample, Look, Regression, Verdict
 from eval_dagster.results.materializations import Materialization, history, materialization_at
 from eval_dagster.texts.figures import interval, number
@@ -32,6 +44,8 @@ _PROMPT_END = 280
 _ANSWER_SHOWN = 600
 _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
 """Other verdicts follow."""
+_COLOURS = {Verdict.REGRESSED: "--bad", Verdict.ERRORS: "--bad", Verdict.IMPROVED: "--good"}
+"""The colours of differences; others have that of lines."""
 _UNDRAWN = (Verdict.NO_CHANGE_SEEN, Verdict.NOT_WORSE)
 
 
@@ -244,6 +258,46 @@ class Card:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AggregateCard:
+    """A judged aggregate as a page shows it."""
+
+    row: AggregateRegression
+    verdict: Pill
+    interval: str
+    bar: Bar | None
+    """The difference. Null if it was not compared."""
+    compared_with: str
+    remarks: str
+    picture: Markup | None
+    """Its values in all judgements."""
+
+
+def aggregate_cards(result: GateResult, pictures: Mapping[tuple[str, str], Markup] = MappingProxyType({})) -> list[AggregateCard]:
+    """A card of each aggregate, red ones first, those that were not judged next. `pictures` are by aggregate and model."""
+    ends: dict[str, float] = {}
+    for row in result.aggregates:
+        sizes = [abs(end) for end in (row.difference, row.ci_low, row.ci_high) if end is not None]
+        ends[row.aggregate] = max([ends.get(row.aggregate, 0.0), *sizes])
+    found: list[AggregateCard] = []
+    for row in sorted(result.aggregates, key=lambda each: (not each.is_red, not each.is_gap)):
+        end = ends[row.aggregate] or 1.0
+        scale = Scale(low=-end, high=end)
+        bar = scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=_COLOURS.get(row.verdict, "--line"))
+        found.append(
+            AggregateCard(
+                row=row,
+                verdict=PILLS[row.verdict],
+                interval=interval(row.ci_low, row.ci_high, "+"),
+                bar=None if row.difference is None else bar,
+                compared_with=compared_states(row),
+                remarks=aggregate_remarks(row),
+                picture=pictures.get((row.aggregate, row.model)),
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gap:
     """Results that were not judged for one reason, as a page shows them."""
 
@@ -292,7 +346,7 @@ def cards(
         end = most[row.metric] or 1.0
         scale = Scale(low=-end, high=end)
         alone = [(row.n_only_value, "only now"), (row.n_only_baseline, "only in the baseline")]
-        colour = {Verdict.REGRESSED: "--bad", Verdict.ERRORS: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
+        colour = _COLOURS.get(row.verdict, "--line")
         found.append(
             Card(
                 row=row,

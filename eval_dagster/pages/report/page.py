@@ -24,6 +24,7 @@ from eval_dagster.pages.report.evidence import (
     Bar,
     ResultMetric,
     Scale,
+    aggregate_cards,
     all_compared,
     anchor,
     cards,
@@ -51,7 +52,10 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
     result = contents.result
     found = cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {})
     compared = all_compared(found)
+    aggregates = aggregate_cards(result)
     parts: dict[str, object] = {
+        "fallen": [card for card in aggregates if card.row.is_red],
+        "judged_aggregates": [] if result.is_first else aggregates,
         "regressed": [card for card in compared if card.row.verdict in RED],
         "refuted": [card for card in found if card.row.is_refuted],
         "improved": [card for card in found if card.row.verdict is Verdict.IMPROVED],
@@ -125,6 +129,7 @@ def _escaped(text: object) -> str:
 def bare_page(result: GateResult, problem: str) -> str:
     """The page of a result that cannot be drawn: the verdicts, and the problem at the top. It needs neither template nor style sheet."""
     cells = [(row.eval, row.model, row.metric or "", row.verdict.value, row.reason or "") for row in result.regressions]
+    cells += [(row.aggregate, row.model, row.definition, row.verdict.value, row.reason or "") for row in result.aggregates]
     rows = "\n".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in cells)
     heads = "".join(f"<th>{name}</th>" for name in ("eval", "model", "metric", "verdict", "reason"))
     line = f"{MARKS[tone(result)]} {result.suite}: {verdict_line(result)}"
@@ -228,6 +233,8 @@ def _tiles(contents: Contents) -> Iterator[_Tile]:
         if not count and verdict in (Verdict.ERRORS, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT):
             continue
         yield _Tile(str(count), verdict.value, PILLS[verdict].tone if count else None)
+    if result.red_aggregates:
+        yield _Tile(str(len(result.red_aggregates)), "aggregates regressed", PILLS[Verdict.REGRESSED].tone)
     if contents.costs:
         yield _Tile(f"{sum(cost.sent for cost in contents.costs):,}", "requests computed")
         yield _Tile(f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "from the cache")
@@ -241,12 +248,14 @@ def _tiles(contents: Contents) -> Iterator[_Tile]:
 
 def _sections(parts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     names = {
+        "fallen": ("regressed", "Regressed"),
         "regressed": ("regressed", "Regressed"),
         "unjudged": ("unjudged", "Not judged"),
         "refuted": ("refuted", "Not confirmed"),
         "improved": ("improved", "Improved"),
         "accepted": ("accepted", "Accepted"),
         "compared": ("comparisons", "All comparisons"),
+        "judged_aggregates": ("judged-aggregates", "Aggregates against their baselines"),
         "leaderboard": ("leaderboard", "Leaderboard"),
         "aggregates": ("aggregates", "Aggregates"),
         "curves": ("curves", "Learning curves"),
@@ -255,7 +264,7 @@ def _sections(parts: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         "costs": ("cost", "Cost"),
     }
     first = [] if parts["compared"] else ["leaderboard", "aggregates"]  # where nothing was compared, the page opens with the scores
-    yield from (names[part] for part in dict.fromkeys([*first, *names]) if parts[part])
+    yield from dict.fromkeys(names[part] for part in dict.fromkeys([*first, *names]) if parts[part])
     yield "versions", "Versions"
 
 

@@ -10,6 +10,8 @@ from eval_dagster.gate.wording import (
     FIGURE_COLUMNS,
     NOT_JUDGED,
     Tone,
+    aggregate_evidence,
+    aggregate_remarks,
     asked_in_full,
     cause_text,
     clearest_fall,
@@ -23,6 +25,7 @@ from eval_dagster.gate.wording import (
     verdict_line,
 )
 from eval_dagster.pages.report.evidence import flips_of
+from eval_dagster.records.aggregate_judgements import AggregateRegression
 from eval_dagster.records.judgements import COMPARED, Regression, Verdict
 from eval_dagster.texts.figures import number
 from eval_dagster.texts.visible_text import markdown_text, visible
@@ -43,18 +46,22 @@ _FIGURES = (
     *("n_not_asked", "look"),
     *("fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
 )
+_AGGREGATE_FIGURES = (
+    *("value", "baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted", "n_common", "min_detectable"),
+    *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted"),
+)
 
 
 def junit_xml(result: GateResult, links: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The result as JUnit XML: one test suite, and in it one test case for each eval, model and metric.
+    """The result as JUnit XML: one test suite, and in it one test case for each eval, model and metric, and for each aggregate and model.
 
     A regression, too many errors, and a gap that keeps the suite from passing are failures if the suite's severity is `error`; otherwise
     they are output of the case, or skipped cases. Other results that were not compared are skipped cases with the reason. If nothing was
     judged, a further case says so. The figures are properties of the case, unrounded. `links` are addresses by what they show, which become
     properties of the suite.
     """
-    cases = [_case(row, result) for row in result.regressions]
-    if not result.is_green and not result.red and not result.missing:
+    cases = [*(_case(row, result) for row in result.regressions), *(_aggregate_case(row, result) for row in result.aggregates)]
+    if not (result.is_green or result.red or result.missing or result.red_aggregates or result.missing_aggregates):
         case = ElementTree.Element("testcase", classname=visible(result.suite), name="the suite as a whole", time="0")
         if result.severity == "error":
             ElementTree.SubElement(case, "failure", message=visible(verdict_line(result)), type=result.outcome.value)
@@ -94,13 +101,17 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
     if fall := clearest_fall(result):
         lines += [f"Fall: {markdown_text(fall)}", ""]
     for verdict in _ORDER:
-        rows = result.with_verdict(verdict)
-        if not rows:
+        rows, aggregates = result.with_verdict(verdict), [row for row in result.aggregates if row.verdict is verdict]
+        if not (rows or aggregates):
             continue
-        lines += [f"### {verdict.value.capitalize()}: {len(rows)}", ""]
+        lines += [f"### {verdict.value.capitalize()}: {len(rows) + len(aggregates)}", ""]
         if verdict not in COMPARED:
             lines += [
                 f"- **{markdown_text(each.models)}** ({markdown_text(each.what)}): {markdown_text(each.reason)}" for each in unjudged(rows)
+            ]
+            lines += [
+                f"- **{markdown_text(each.model)}** (aggregate {markdown_text(each.aggregate)}): {markdown_text(each.reason or '')}"
+                for each in aggregates
             ]
         else:
             lines += ["| " + " | ".join((*_COLUMNS, *_WORDS)) + " |"]
@@ -118,8 +129,12 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
                     cause_text(row.cause) or "–",
                 )
                 lines.append("| " + " | ".join(markdown_text(cell) for cell in cells) + " |")
-            words = [(row, "; ".join(row.remarks)) for row in rows]
-            reasons = [f"- {markdown_text(title(row))}: {markdown_text(said)}" for row, said in words if said]
+            for each in aggregates:
+                cells = (each.aggregate, each.model, each.definition, *figures(each), "–", "–", "–")
+                lines.append("| " + " | ".join(markdown_text(cell) for cell in cells) + " |")
+            words = [(title(row), "; ".join(row.remarks)) for row in rows]
+            words += [(f"{each.aggregate} · {each.model}", aggregate_remarks(each)) for each in aggregates]
+            reasons = [f"- {markdown_text(name)}: {markdown_text(said)}" for name, said in words if said]
             lines += ["", *reasons] if reasons else []
         lines.append("")
     if whole := asked_in_full(result.regressions):
@@ -146,6 +161,23 @@ def unjudged_markdown(suite: str, reasons: Sequence[str]) -> str:
     """Markdown of a suite that could not be judged."""
     lines = [f"## {_MARKS[Tone.BAD]} {markdown_text(suite)}: {NOT_JUDGED}", "", *(f"- {markdown_text(reason)}" for reason in reasons)]
     return "\n".join(lines) + "\n"
+
+
+def _aggregate_case(row: AggregateRegression, result: GateResult) -> ElementTree.Element:
+    case = ElementTree.Element(
+        "testcase", classname=visible(f"{row.suite}.{row.aggregate}"), name=visible(f"{row.model} · {row.definition}"), time="0"
+    )
+    facts = {"verdict": row.verdict.value, "test": row.test, **{figure: getattr(row, figure) for figure in _AGGREGATE_FIGURES}}
+    _add_properties(case, {name: value for name, value in facts.items() if value is not None})
+    said = visible(aggregate_evidence(row))
+    if result.severity == "error" and (row.is_red or row in result.missing_aggregates):
+        message = row.reason or f"{row.aggregate} {number(row.difference, '+')}"
+        ElementTree.SubElement(case, "failure", message=visible(f"{row.verdict.value}: {message}"), type=row.verdict.value).text = said
+    elif row.verdict not in COMPARED:
+        ElementTree.SubElement(case, "skipped", message=visible(f"{row.verdict.value}: {row.reason or 'no reason is known'}"))
+    else:
+        ElementTree.SubElement(case, "system-out").text = f"{row.verdict.value}: {said}"
+    return case
 
 
 def _case(row: Regression, result: GateResult) -> ElementTree.Element:

@@ -5,13 +5,28 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypedDict
 
+from markupsafe import Markup
+
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_at
 from eval_dagster.gate.wording import Tone, level, tone, verdict_line
 from eval_dagster.lake.catalog.catalog import CatalogState
-from eval_dagster.pages.report.evidence import MARKS, ORDER, PILLS, UNJUDGED, Card, Flips, Gap, all_compared, cards, gaps_of
+from eval_dagster.pages.report.evidence import (
+    MARKS,
+    ORDER,
+    PILLS,
+    UNJUDGED,
+    AggregateCard,
+    Card,
+    Flips,
+    Gap,
+    aggregate_cards,
+    all_compared,
+    cards,
+    gaps_of,
+)
 from eval_dagster.pages.report.histories import History
-from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint
+from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint, history_svg
 from eval_dagster.pages.server.overview import boards, history_points
 from eval_dagster.pages.server.rendering import link, page
 from eval_dagster.pages.server.results import NotFoundError, Parameters
@@ -52,6 +67,10 @@ class Night:
     improved: Sequence[Card]
     unjudged: Sequence[Gap]
     compared: Sequence[Card]
+    aggregates: Sequence[AggregateCard]
+    """All aggregates, red ones first. None in a night of first results."""
+    fallen: Sequence[AggregateCard]
+    """The red ones."""
     counts: Sequence[Mapping[str, object]]
     """The number of results by verdict."""
     missing: datetime | None = None
@@ -98,15 +117,22 @@ def nights(state: CatalogState, parameters: Parameters) -> str:
     suite, number = parameters.text("suite") or (suites[0] if suites else None), parameters.page()
     rows = state.rows(
         """
-        select judged_at, any_value(outcome) as outcome, count(*) as results, count(*) filter (verdict = 'regressed') as regressed,
+        with aggregates as (
+            select judged_at, count(*) filter (verdict = 'regressed') as fallen
+            from aggregate_regressions_history where suite = $suite group by judged_at
+        )
+        select judged_at, any_value(fallen) as fallen, any_value(outcome) as outcome,
+            count(*) as results, count(*) filter (verdict = 'regressed') as regressed,
             count(*) filter (verdict = 'errors') as errors, count(*) filter (verdict = 'improved') as improved,
             count(*) filter (verdict in ('not comparable', 'not evaluated')) as unjudged, count(*) over () as total
-        from regressions_history where suite = $suite group by judged_at order by judged_at desc limit $most offset $first
+        from regressions_history left join aggregates using (judged_at)
+        where suite = $suite group by judged_at order by judged_at desc limit $most offset $first
         """,
         {"suite": suite, "most": _A_PAGE, "first": (number - 1) * _A_PAGE},
     )
     total = rows[0]["total"] if rows else 0
-    return page("nights.html", suites=suites, suite=suite, rows=rows, number=number, pages=max(1, -(-total // _A_PAGE)), total=total)
+    shown = {"suites": suites, "suite": suite, "rows": rows, "number": number, "pages": max(1, -(-total // _A_PAGE)), "total": total}
+    return page("nights.html", **shown, has_aggregates=any(row["fallen"] is not None for row in rows))
 
 
 def night(state: CatalogState, parameters: Parameters) -> str:
@@ -144,6 +170,7 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> Night:
             query["show"] = _SHOWN.get(row.verdict, "worse" if row.is_refuted else None)
         sample_pages[row.eval, row.model, row.metric] = link("/samples", **query)
     histories = [_history(state, row, judged_at) for row in drawn]
+    aggregates = aggregate_cards(result, dict(_aggregate_pictures(state, result)))
     found = cards(result, histories=histories, flips=list(_flips(state, result)), sample_pages=sample_pages)
     return Night(
         suite=suite,
@@ -158,6 +185,8 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> Night:
         improved=[card for card in found if card.row.verdict is Verdict.IMPROVED],
         unjudged=gaps_of(result),
         compared=all_compared(found),
+        aggregates=[] if result.is_first else aggregates,
+        fallen=[card for card in aggregates if card.row.is_red],
         counts=[
             {"verdict": PILLS[verdict], "count": len(result.with_verdict(verdict))}
             for verdict in (*ORDER, *UNJUDGED)
@@ -212,6 +241,33 @@ def _history(state: CatalogState, row: Regression, judged_at: datetime) -> Histo
         mlflow_run=None,
         is_headline=True,
     )
+
+
+class _Aggregated(TypedDict):
+    aggregate: str
+    model: str
+    judged_at: datetime
+    value: float | None
+    is_red: bool
+
+
+def _aggregate_pictures(state: CatalogState, result: GateResult) -> Iterator[tuple[tuple[str, str], Markup]]:
+    """The values of the red aggregates in all judgements up to this one, with a mark where one turned red."""
+    red = {(row.aggregate, row.model): row for row in result.red_aggregates[:_MOST_DRAWN]}
+    rows: list[_Aggregated] = state.rows(
+        """
+        select aggregate, model, judged_at, value, verdict = 'regressed' and red_since = judged_at as is_red
+        from aggregate_regressions_history where suite = $suite and judged_at <= $at order by judged_at
+        """,
+        {"suite": result.suite, "at": result.judged_at},
+    )
+    for key, row in red.items():
+        own = [each for each in rows if (each["aggregate"], each["model"]) == key][-MOST_POINTS:]
+        points = [
+            ScorePoint(at=each["judged_at"], value=each["value"], ci_low=None, ci_high=None, is_change=bool(each["is_red"])) for each in own
+        ]
+        title = f"{row.aggregate} · {row.model}"
+        yield key, Markup(history_svg(points, title=title, metric=row.aggregate))  # noqa: S704 - its texts are escaped
 
 
 class _Changed(TypedDict):

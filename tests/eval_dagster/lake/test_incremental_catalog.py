@@ -32,7 +32,7 @@ PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
     *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all", "checkpoints", "learning_curves", "aggregates"),
-    *("night_plans", "history_looks"),
+    *("night_plans", "history_looks", "aggregate_regressions", "aggregate_regressions_history"),
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
@@ -74,8 +74,14 @@ class Player:
     def judgement(self) -> None:
         now = datetime.now(UTC)
         name, key = new_name("judge", now), {"eval": self.chance.choice(EVALS), "model": "m"}
-        info = FileInfo(fingerprint=name, version=name, run_id="r", materialized_at=now.isoformat())
+        has_aggregates = self.chance.random() < 0.5
+        inputs = {"aggregates": "1"} if has_aggregates else {}
+        info = FileInfo(fingerprint=name, version=name, run_id="r", materialized_at=now.isoformat(), inputs=inputs)
         row = {"suite": "nightly", "judged_at": now, "run_id": "r", **key, "metric": "accuracy", "is_change_point": True}
+        if has_aggregates:
+            of_all = {**row, "aggregate": "all", "value": self.chance.random()}
+            path = self.lake.folder("aggregate_regressions", "nightly") / name
+            write_parquet(path, table_of("aggregate_regressions", [of_all]), info)
         for table in ("sample_changes", "looks", "regressions"):
             write_parquet(self.lake.folder(table, "nightly") / name, table_of(table, [row]), info)
         write_parquet(self.lake.folder("confirmations", *key.values()) / name, table_of("confirmations", [row]), info)
