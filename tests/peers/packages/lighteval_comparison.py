@@ -60,7 +60,7 @@ def asked(python: Path, script: str, given: Any) -> Any:
     """The result of a script that runs in the environment of lighteval."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"}
     command = [str(python), str(Path(__file__).with_name(script))]
-    done = subprocess.run(command, input=json.dumps(given), env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=json.dumps(given), env=environment, capture_output=True, text=True, check=False, timeout=3000)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

@@ -25,7 +25,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.peers.watch", description=__doc__)
     parser.add_argument("--only", help=f"packages, with commas between them: {','.join(PEERS)}")
     parser.add_argument("--release", action="append", default=[], metavar="NAME=RELEASE", help="a release instead of the newest")
-    parser.add_argument("--names", type=int, help="look at this many names of each package at most")
+    parser.add_argument(
+        "--names",
+        type=int,
+        help="look at this many names of each package at most; of lighteval at the tasks of as many files",
+    )
     parser.add_argument("--environments", type=Path, default=Path("build/peers"), help="the folder that keeps them (build/peers)")
     parser.add_argument("--write", type=Path, help="write the table with its date as a page of the documentation")
     given = parser.parse_args(arguments)
@@ -37,10 +41,12 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     # Rows are invented, and nothing is fetched from a hub. What the packages say is kept apart from the user's own.
     os.environ |= {"HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(folder / "cache"), "PIP_QUIET": "1"}
-    rows = watch([PEERS[name] for name in only], releases, folder, given.names, lambda line: print(line, file=sys.stderr, flush=True))
+    rows = []
+    for row in watch([PEERS[name] for name in only], releases, folder, given.names, lambda line: print(line, file=sys.stderr, flush=True)):
+        rows.append(row)
+        if given.write:  # after each package, so that a run that is killed leaves what it found
+            given.write.write_text(page(rows, datetime.now(UTC).date()), "utf-8")
     print(table(rows))
-    if given.write:
-        given.write.write_text(page(rows, datetime.now(UTC).date()), "utf-8")
     return int(any(row.count("different") for row in rows))
 
 

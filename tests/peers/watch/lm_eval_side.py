@@ -16,7 +16,7 @@ from eval_dagster.peers.lm_eval import index
 from tests.peers.lm_eval.comparison import Report, compare
 from tests.peers.lm_eval.coverage_of_names import reason_of, refusal
 from tests.peers.lm_eval.drawn_names import drawn_names
-from tests.peers.watch.outcomes import Looked
+from tests.peers.watch.outcomes import Looked, different
 from tests.peers.watch.watched_lm_eval import DRAWN
 
 
@@ -59,7 +59,7 @@ def word_of(name: str, reports: list[Report]) -> Looked:
     """The word for a task, from its reports."""
     differences = [f"{each.shots} examples, {each.model}: {difference}" for each in reports for difference in each.differences]
     if differences:
-        return Looked(name, "different", f"{len(differences)} differences, first: {differences[0]}")
+        return different(name, differences)
     if not all(each.requests and each.values for each in reports):
         return Looked(
             name, "partly", "at some number of examples, all examples of lm-eval hold the question itself, and nothing is compared"

@@ -43,6 +43,13 @@ class Looked:
     reason: str = ""
 
 
+def different(name: str, differences: Sequence[str]) -> Looked:
+    """A name with its differences, of which the first is told."""
+    return Looked(
+        name, "different", differences[0] if len(differences) == 1 else f"{len(differences)} differences, first: {differences[0]}"
+    )
+
+
 @dataclass(frozen=True)
 class Look:
     """A look at a release."""

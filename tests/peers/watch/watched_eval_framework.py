@@ -10,7 +10,7 @@ from eval_dagster.peers.processes.environments import interpreter
 from eval_dagster.peers.processes.registry import close_processes
 from tests.peers.every_name.comparison import Compared, compared, itself
 from tests.peers.watch.environments import registry_environment
-from tests.peers.watch.outcomes import Look, Looked
+from tests.peers.watch.outcomes import Look, Looked, different
 from tests.peers.watch.watching import by_halves, last_line
 
 AT_ONCE = 13
@@ -38,7 +38,7 @@ class EvalFramework:
         registry = EvalFrameworkRegistry().within(python)
 
         def made(part: Sequence[str]) -> Mapping[str, Any]:
-            found: Mapping[str, Any] = itself(str(python), scratch / "theirs.json", part)
+            found: Mapping[str, Any] = itself(str(python), scratch / "theirs.json", part, seconds=900)
             return found
 
         def found() -> Iterator[Looked]:
@@ -73,7 +73,7 @@ def word_of(outcome: Compared) -> Looked:
     if outcome.refused is not None:
         return Looked(name, "refused", outcome.refused)
     if outcome.differences:
-        return Looked(name, "different", f"{len(outcome.differences)} differences, first: {outcome.differences[0]}")
+        return different(name, outcome.differences)
     if outcome.lacking:
         return Looked(name, "partly", "; ".join(sorted(outcome.lacking)))
     if not outcome.values:

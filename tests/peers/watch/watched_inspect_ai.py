@@ -12,7 +12,7 @@ from eval_dagster.imports.inspect_archive import log_files
 from eval_dagster.lake.files import Lake
 from tests.eval_dagster.imports.released_values import Key, imported_means, imported_values, make_logs, own_values
 from tests.peers.watch.environments import environment_with
-from tests.peers.watch.outcomes import Look, Looked
+from tests.peers.watch.outcomes import Look, Looked, different
 
 Values = Mapping[Key, Mapping[str, float]]
 
@@ -60,5 +60,5 @@ def looked(
     if mine != pytest.approx(wanted):
         differences.append(f"means: {mine} are not {wanted}")
     if differences:
-        return Looked(name, "different", f"{len(differences)} differences, first: {differences[0]}")
+        return different(name, differences)
     return Looked(name, "equal") if any(theirs.values()) else Looked(name, "partly", "no sample has a value")

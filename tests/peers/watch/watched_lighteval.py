@@ -9,7 +9,7 @@ from eval_dagster.peers.packages import LightevalRegistry
 from eval_dagster.peers.processes.environments import interpreter
 from tests.peers.packages.lighteval_comparison import compared, files_of, opened_registry, value_differences
 from tests.peers.watch.environments import of_release, registry_environment
-from tests.peers.watch.outcomes import Look, Looked
+from tests.peers.watch.outcomes import Look, Looked, different
 from tests.peers.watch.watching import by_halves, last_line
 
 AT_ONCE = 12
@@ -86,7 +86,7 @@ def word_of(name: str, settings: Sequence[Mapping[str, Any]]) -> Looked:
             values += len(ours["aggregated"])
     refused = next((each["ours"]["refused"] for each in settings if each["ours"]["refused"]), None)
     if differences:
-        return Looked(name, "different", f"{len(differences)} differences, first: {differences[0]}")
+        return different(name, differences)
     if refused is not None:
         return Looked(name, "refused", refused)
     if problems:

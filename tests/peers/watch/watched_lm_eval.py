@@ -47,6 +47,7 @@ def read_lines(command: list[str], errors: Path) -> Look:
     lines = process.stdout
 
     def failed() -> LookupError:
+        lines.close()
         said = errors.read_text().strip().splitlines() or ["it says nothing"]
         return LookupError(f"its process ended with status {process.wait()}: {said[-1]}")
 

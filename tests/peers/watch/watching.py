@@ -32,8 +32,8 @@ class Peer(Protocol):
         """Look at the release of an environment, at most at a number of names."""
 
 
-def watch(peers: Sequence[Peer], releases: Mapping[str, str], folder: Path, most: int | None, say: Say) -> list[Row]:
-    """Look at peers.
+def watch(peers: Sequence[Peer], releases: Mapping[str, str], folder: Path, most: int | None, say: Say) -> Iterator[Row]:
+    """Look at peers, and give the row of each when it is known.
 
     Args:
         peers: The peers.
@@ -42,7 +42,8 @@ def watch(peers: Sequence[Peer], releases: Mapping[str, str], folder: Path, most
         most: How many names of each are looked at; None for all that are drawn.
         say: Takes lines about the progress.
     """
-    return [_looked(peer, releases.get(peer.name), folder, most, say) for peer in peers]
+    for peer in peers:
+        yield _looked(peer, releases.get(peer.name), folder, most, say)
 
 
 def _looked(peer: Peer, release: str | None, folder: Path, most: int | None, say: Say) -> Row:
