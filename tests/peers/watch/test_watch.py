@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.errors import RequirementError, TaskDefinitionError
+from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError
 from tests.peers.every_name.comparison import Compared
 from tests.peers.watch import __main__ as program
 from tests.peers.watch import watched_eval_framework, watched_lighteval, watched_lm_eval, watching
@@ -27,7 +27,7 @@ class Fake:
     """A peer with names that are looked at as they are given; an exception among them ends the look."""
 
     name: str
-    found: Sequence[Looked | Exception]
+    found: Sequence[Looked | BaseException]
     installs: Exception | None = None
     what = "invented names"
 
@@ -46,7 +46,7 @@ class Fake:
     def look(self, python: Path, release: str, scratch: Path, most: int | None) -> Look:
         def found() -> Iterator[Looked]:
             for each in self.found[:most]:
-                if isinstance(each, Exception):
+                if isinstance(each, BaseException):
                     raise each
                 yield each
 
@@ -147,6 +147,15 @@ def test_the_newest_release_is_the_one_of_the_index(index: Path) -> None:
     assert [newest_release("watched-well", python) for python in ("3.11", "3.30")] == ["1.2", "2.0"]
     with pytest.raises(LookupError, match=r"no release of watched-dying for Python 3\.11: ERROR: No matching distribution"):
         newest_release("watched-dying", "3.11")
+
+
+def test_an_interrupt_keeps_what_was_found(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = Fake("stopped", [Looked("sums", "equal"), KeyboardInterrupt(), Looked("words", "equal")])
+    monkeypatch.setattr(program, "PEERS", {"stopped": stopped, **PEERS})
+    status, cells, out = run("--release", "stopped=1.0")
+    assert (status, cells.keys()) == (0, {"watched-stopped"})
+    assert cells["watched-stopped"][2:] == ["3", "1", "1", "1", "0", "0", "0", "0"]
+    assert "it was interrupted" in out
 
 
 def test_an_unknown_name_is_refused(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,6 +263,19 @@ def test_words_of_lighteval(ours: Any, theirs: Any, word: str, reason: str) -> N
     others = theirs if "problem" in theirs else {"failed": {}, **MADE, **theirs}
     looked = watched_lighteval.word_of("it", [{"shots": 0, "is_chat": False, "ours": mine, "theirs": others}])
     assert (looked.word, reason in looked.reason) == (word, True), looked
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (AssertionError("a trace\nkilled"), "unseen"),
+        (RequirementError("no bubblewrap"), "unseen"),
+        (DataError("a worker died"), "different"),
+    ],
+)
+def test_a_file_of_lighteval_that_fails(error: Exception, word: str) -> None:
+    looked = watched_lighteval.failed("a.file", error)
+    assert (looked.word, str(error).splitlines()[-1] in looked.reason) == (word, True)
 
 
 def test_a_process_of_lm_eval_that_dies_keeps_what_it_found(tmp_path: Path) -> None:

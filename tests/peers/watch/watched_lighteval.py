@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any, cast
 
+from eval_dagster.errors import RequirementError
 from eval_dagster.peers.packages import LightevalRegistry
 from eval_dagster.peers.processes.environments import interpreter
 from tests.peers.packages.lighteval_comparison import compared, files_of, opened_registry, value_differences
@@ -44,9 +46,16 @@ class Lighteval:
                 modules = list(files)[:most]
                 for start in range(0, len(modules), AT_ONCE):
                     for module, tasks in by_halves(modules[start : start + AT_ONCE], lambda part: by_module(python, registry, files, part)):
-                        yield from [Looked(module, "unseen", last_line(tasks))] if isinstance(tasks, Exception) else tasks
+                        yield from [failed(module, tasks)] if isinstance(tasks, Exception) else tasks
 
         return Look(len(names), found())
+
+
+def failed(module: str, error: Exception) -> Looked:
+    """A file whose comparison raised an error: of lighteval's own process, for lack of something, or of this project."""
+    if isinstance(error, AssertionError | SubprocessError | RequirementError):
+        return Looked(module, "unseen", last_line(error))
+    return Looked(module, "different", f"this project fails: {type(error).__name__}: {last_line(error)}")
 
 
 def by_module(python: Path, registry: LightevalRegistry, files: Mapping[str, Any], modules: Sequence[str]) -> dict[str, list[Looked]]:

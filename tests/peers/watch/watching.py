@@ -11,6 +11,7 @@ from tests.peers.watch.outcomes import Look, Looked, Row
 
 Say = Callable[[str], None]
 T = TypeVar("T")
+INTERRUPTED = "it was interrupted"
 
 
 class Peer(Protocol):
@@ -33,7 +34,7 @@ class Peer(Protocol):
 
 
 def watch(peers: Sequence[Peer], releases: Mapping[str, str], folder: Path, most: int | None, say: Say) -> Iterator[Row]:
-    """Look at peers, and give the row of each when it is known.
+    """Look at peers, and give the row of each when it is known. An interrupt ends the look, and keeps what was found.
 
     Args:
         peers: The peers.
@@ -43,7 +44,10 @@ def watch(peers: Sequence[Peer], releases: Mapping[str, str], folder: Path, most
         say: Takes lines about the progress.
     """
     for peer in peers:
-        yield _looked(peer, releases.get(peer.name), folder, most, say)
+        row = _looked(peer, releases.get(peer.name), folder, most, say)
+        yield row
+        if row.problem == INTERRUPTED:
+            return
 
 
 def _looked(peer: Peer, release: str | None, folder: Path, most: int | None, say: Say) -> Row:
@@ -64,8 +68,8 @@ def _looked(peer: Peer, release: str | None, folder: Path, most: int | None, say
                     say(f"{peer.name} {release}: {each.name} differs: {each.reason[:300]}")
                 if len(found) % 10 == 0:
                     say(f"{peer.name} {release}: {_counts(found)}")
-    except Exception as error:  # of a package that is not known yet, so anything
-        problem = last_line(error)
+    except (Exception, KeyboardInterrupt) as error:  # of a package that is not known yet, so anything
+        problem = INTERRUPTED if isinstance(error, KeyboardInterrupt) else last_line(error)
         say(f"{peer.name} {release or ''}: could not look: {problem}")
     say(f"{peer.name} {release or ''}: {_counts(found)}")
     return Row(peer.name, peer.distribution, peer.what, release, version, names, tuple(found), problem)
