@@ -1,5 +1,6 @@
 """What a look at a peer found, name by name, and the table of it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ DESCRIBED: Sequence[Word] = ("equal", "partly", "different", "described")
 NOT_SEEN = "could not look"
 _HEADINGS = {"described": "described, not compared", "unseen": NOT_SEEN}
 _MOST_REASON = 200
+_ADDRESS = re.compile(r"'?https?://[^\s']+'?|HTTPS?ConnectionPool\(.*")
+"""An address in the reason of a package that cannot be reached; one that fails differs from try to try."""
 _PAGE = """# Releases of other packages
 
 <!-- `make peers WRITE=docs/reference/peers.md` writes this page. -->
@@ -90,7 +93,7 @@ class Row:
 
 def _grouped(looked: Looked) -> str:
     """A reason without the name, so that names with the same reason are counted together."""
-    return _short(" ".join(looked.reason.replace(looked.name, "NAME").split()))
+    return _short(_ADDRESS.sub("an address", " ".join(looked.reason.replace(looked.name, "NAME").split())))
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -174,6 +174,8 @@ def test_a_page_has_the_date_and_the_same_table(run: Any, tmp_path: Path) -> Non
 def test_reasons_are_counted_without_their_names() -> None:
     looked = [Looked(name, "refused", f"task {name} asks another model") for name in ("one", "two")] + [Looked("three", "refused", "other")]
     assert Row("it", "it", found=looked).reasons("refused") == [("task NAME asks another model", 2), ("other", 1)]
+    failing = [Looked(str(n), "partly", f"no file: HTTPSConnectionPool(host='h', port=443): at 0x{n}") for n in range(2)]
+    assert Row("it", "it", found=failing).reasons("partly") == [("no file: an address", 2)]
     assert "| it | 2 | refused | task NAME asks another model |" in table([Row("it", "it", found=looked)])
 
 
