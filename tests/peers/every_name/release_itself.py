@@ -1,4 +1,5 @@
 """A release of eval-framework by itself, on invented rows, in its environment: `python release_itself.py OUTPUT SHOTS,... NAME ...`.
+`python release_itself.py OUTPUT names` writes its names alone.
 
 For each name and number of examples: messages, choices, correct answers, stop sequences, and values of the metrics by kind of answer.
 """
@@ -214,6 +215,9 @@ def outcome(name: str, shots: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if sys.argv[2] == "names":
+        Path(sys.argv[1]).write_text(json.dumps(list(registry())))
+        os._exit(0)
     names = sys.argv[3:] or list(registry())
     shots = [int(each) for each in sys.argv[2].split(",")]
     found = {name: {str(each): outcome(name, each) for each in shots} for name in names}
