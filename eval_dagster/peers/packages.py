@@ -7,18 +7,20 @@ from eval_dagster.peers.programs import run_program
 
 
 class LightevalRegistry(ProcessRegistry):
-    """lighteval's tasks: `lighteval:mmlu:anatomy`."""
+    """lighteval's tasks, `lighteval:mmlu:anatomy`, and those of a user's file, `lighteval:my_tasks.py:mine`."""
 
     NAME = "lighteval"
     WORKER = "eval_dagster.peers.workers.lighteval_worker"
     COMPANIONS = (
         "eval_dagster.peers.workers.installed_versions",
         "eval_dagster.peers.workers.random_draws",
+        "eval_dagster.peers.workers.user_files",
     )
     DISTRIBUTION = "lighteval"
     PACKAGES = ("lighteval",)
     RELEASE = "0.13.0"
     EXTRA_REQUIREMENTS = ("lighteval[extended-tasks]", "language_data")
+    READS_FILES = True
 
 
 class EvalFrameworkRegistry(ProcessRegistry):
@@ -35,6 +37,7 @@ class EvalFrameworkRegistry(ProcessRegistry):
         "eval_dagster.peers.workers.eval_framework_tasks",
         "eval_dagster.peers.workers.eval_framework_users",
         "eval_dagster.peers.workers.installed_versions",
+        "eval_dagster.peers.workers.user_files",
     )
     DISTRIBUTION = "eval-framework"
     PACKAGES = ("eval_framework", "template_formatting")

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from eval_framework.metrics.llm.base import BaseLLMJudgeMetric
 from eval_framework.shared.types import Completion, Error, Loglikelihood
 from eval_framework.tasks.base import RANDOM_SEED, ResponseType
-from eval_framework_users import is_user_module, registered, task_in_file
+from eval_framework_users import registered, task_in_file
 from installed_versions import versions_around
 from template_formatting.formatter import ConcatFormatter, IdentityFormatter, Llama3Formatter, Message
+from user_files import is_user_module
 
 if TYPE_CHECKING:
     from eval_dagster.peers.workers.messages import (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from eval_framework.tasks.base import BaseTask
 from eval_framework.tasks.registry import Registry
 from eval_framework.tasks.task_names import register_all_tasks
+from user_files import module_of
 
 
 @cache
@@ -33,25 +32,6 @@ def benchmark_of(name: str) -> Any:
         raise LookupError(f"eval-framework has no task {name!r}") from None
 
 
-@cache
-def module_of(file: Path) -> Any:
-    """The module of a user's file. It can import the files beside it."""
-    _folders.add(str(file.parent))
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise LookupError(f"{file} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(file.stem, None)
-        raise
-    return module
-
-
 def task_in_file(name: str) -> type[Any]:
     """The task class `path/to/file.py:name`, for releases whose tasks are classes. Raises LookupError if there is none."""
     path, _, own = name.rpartition(".py:")
@@ -61,15 +41,6 @@ def task_in_file(name: str) -> type[Any]:
         return found
     known = [key for key, value in vars(module).items() if _is_task(value, module)]
     raise LookupError(f"{path}.py has no task class {own!r}; it has: {', '.join(known) or 'none'}")
-
-
-def is_user_module(module: Any) -> bool:
-    """Whether a module is a user's file, or beside one."""
-    file = getattr(module, "__file__", None)
-    return file is not None and str(Path(file).parent) in _folders
-
-
-_folders: set[str] = set()
 
 
 def _is_benchmark(value: object) -> bool:

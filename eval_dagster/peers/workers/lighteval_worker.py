@@ -29,9 +29,10 @@ from lighteval.metrics.normalizations import LogProbPMINorm
 from lighteval.metrics.sample_preparator import Preparator
 from lighteval.metrics.utils.metric_utils import MetricGrouping
 from lighteval.models.model_output import ModelResponse
-from lighteval.tasks.lighteval_task import LightevalTask
+from lighteval.tasks.lighteval_task import LightevalTask, LightevalTaskConfig
 from lighteval.tasks.prompt_manager import PromptManager
 from lighteval.tasks.requests import SamplingMethod
+from user_files import module_of
 
 if TYPE_CHECKING:
     from eval_dagster.peers.workers.messages import (
@@ -103,24 +104,43 @@ def describe(name: str) -> Described:
         "num_fewshot": first.num_fewshots,
         "is_macro": True,
         "splits": {subject: splits_of(config) for subject, config in found.items()},
-        "version": [versions_around("lighteval", *_BESIDE), [[_plain(config), _file_hash(config)] for config in found.values()]],
+        "version": [versions_around("lighteval", *_BESIDE), [[_plain(config), _file_hashes(name, config)] for config in found.values()]],
     }
 
 
 @cache
 def members(name: str) -> Mapping[str, Any]:
-    """The configurations of a name. The modules whose files contain it are imported first."""
+    """The configurations of a name, `path/to/file.py:name` for a user's. Of lighteval's modules, those whose files contain it are imported
+    first.
+    """
+    path, is_file, own = name.rpartition(".py:")
+    if is_file:
+        return _members_in(Path(f"{path}.py"), own)
     beginning = name.split(":")[0]
     words = (f'"{name}"', f'"{beginning}', beginning)
     ranked = sorted(_modules(), key=lambda module: _rank(module, words))
     failed: list[str] = []
     for module in ranked:
-        table = _table(module, failed if _rank(module, words) < len(words) else None)
-        if name in table:
-            return {name: table[name]}
-        if found := {each: config for each, config in table.items() if each.startswith(f"{name}:")}:
+        if found := _named(_table(module, failed if _rank(module, words) < len(words) else None), name):
             return found
     raise LookupError(f"lighteval has no task {name!r}" + "".join(f"; {reason}" for reason in failed[:3]))
+
+
+def _named(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The task of a name, or the tasks of a group."""
+    return {name: table[name]} if name in table else {each: config for each, config in table.items() if each.startswith(f"{name}:")}
+
+
+def _members_in(file: Path, name: str) -> Mapping[str, Any]:
+    """The configurations of a user's file: of its table, or the one of a variable. The file can import those beside it."""
+    module = module_of(file)
+    table = {config.name: config for config in getattr(module, "TASKS_TABLE", ())}
+    variables = {key: value for key, value in vars(module).items() if isinstance(value, LightevalTaskConfig)}
+    if name in variables:
+        return {variables[name].name: variables[name]}
+    if found := _named(table, name):
+        return found
+    raise LookupError(f"{file} has no task {name!r}; it has: {', '.join([*variables, *table]) or 'none'}")
 
 
 def _rank(module: str, words: Sequence[str]) -> int:
@@ -222,8 +242,11 @@ def splits_of(config: Any) -> SplitsDescribed:
 # ---- version
 
 
-def _file_hash(config: Any) -> dict[str, str]:
-    """A hash of each file beside the module of a task that is a folder of its own, else of the module's file."""
+def _file_hashes(name: str, config: Any) -> dict[str, str]:
+    """A hash of each file beside the module of a task that is a folder of its own, or a user's; else of the module's file."""
+    path, is_file, _ = name.rpartition(".py:")
+    if is_file:
+        return {file.name: hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in sorted(Path(path).parent.glob("*.py"))}
     source = _source(config.prompt_function.__module__) if config.prompt_function.__module__.startswith("lighteval.") else None
     if source is None or not source.is_file():
         return {}
@@ -268,7 +291,7 @@ class _Watched(dict[str, object]):
 
 def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) -> RowsMade:
     """The rows that give a document: the evaluated ones in the order in which lighteval takes them, and those of examples."""
-    config = members(subject)[subject]
+    config = members(name)[subject]
     keeps = config.hf_filter or (lambda _: True)
     by_name = {each["split"]: [row for row in each["rows"] if keeps(row)] for each in splits}
     counter = random_draws.Counter()
@@ -320,7 +343,7 @@ def _made(config: Any, row: Row, few_shots: bool, index: int) -> list[Any]:
 
 def render(name: str, subject: str, rows: Sequence[Row], examples: Sequence[Row], settings: SettingsSent) -> Iterator[list[QuestionSent]]:
     """The questions about each row: one for each sampling method that the metrics need."""
-    config = copy.copy(members(subject)[subject])  # `dataclasses.replace` fails for classes with their own arguments
+    config = copy.copy(members(name)[subject])  # `dataclasses.replace` fails for classes with their own arguments
     config.num_fewshots = settings["num_fewshot"]
     config.__post_init__()
     task = LightevalTask(config)
@@ -398,7 +421,7 @@ def _is_pmi(metric: Any) -> bool:
 
 def score(name: str, subject: str, row: Row, answers: Sequence[AnswerSent]) -> dict[str, object]:
     """The values of a row."""
-    config = members(subject)[subject]
+    config = members(name)[subject]
     document = _document(config, row, False)
     document.task_name = config.full_name
     seed = int(hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:8], 16)
