@@ -81,14 +81,14 @@ class Peer:
         return f"eval-dagster environments add {self.registry}, then task: {self.registry}:{task}"
 
 
-_EVAL_FRAMEWORK, _LIGHTEVAL = Peer("eval_framework", "eval-framework"), Peer("lighteval", "lighteval")
+EVAL_FRAMEWORK, LIGHTEVAL = Peer("eval_framework", "eval-framework"), Peer("lighteval", "lighteval")
 _PEERS = {
-    "eval_framework": _EVAL_FRAMEWORK,
-    "template_formatting": _EVAL_FRAMEWORK,
-    "llm_sandbox": _EVAL_FRAMEWORK,
-    "lighteval": _LIGHTEVAL,
-    "aenum": _LIGHTEVAL,
-    "inspect_ai": _LIGHTEVAL,
+    "eval_framework": EVAL_FRAMEWORK,
+    "template_formatting": EVAL_FRAMEWORK,
+    "llm_sandbox": EVAL_FRAMEWORK,
+    "lighteval": LIGHTEVAL,
+    "aenum": LIGHTEVAL,
+    "inspect_ai": LIGHTEVAL,
 }
 """Packages that are installed with a peer -> the peer."""
 _lock = threading.RLock()

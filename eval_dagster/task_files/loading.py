@@ -14,7 +14,7 @@ from typing import Any, TypeGuard, get_args
 
 from eval_dagster.errors import EndedError, TaskDefinitionError, described
 from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
-from eval_dagster.peers.aliases import aliases, foreign_import, installed_origin
+from eval_dagster.peers.aliases import EVAL_FRAMEWORK, aliases, foreign_import, installed_origin
 from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
 from eval_dagster.records import ResponseType
 from eval_dagster.task_files.registries import opened_registry, registry_of
@@ -336,7 +336,7 @@ def _import_file(file: Path, name: str, folder: Path) -> ModuleType:
         if isinstance(error, TaskDefinitionError):
             raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
         reason = _missing_module(error, file, folder) or f"{shown_text(described(error))}{_place_in_neighbour(error, file)}"
-        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_advice(error, file, folder)}") from error
+        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_advice(error, file, name, folder)}") from error
 
 
 def _importer(error: BaseException, file: Path) -> Path:
@@ -376,7 +376,7 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
     )
 
 
-def _advice(error: BaseException, file: Path, folder: Path) -> str:
+def _advice(error: BaseException, file: Path, task: str, folder: Path) -> str:
     """Advice for a failed import; empty if none is known.
 
     A user's file may have the name of a standard module, and a file for eval-framework may need Python 3.12.
@@ -385,8 +385,9 @@ def _advice(error: BaseException, file: Path, folder: Path) -> str:
         if sys.version_info >= (3, 12) or not Path(str(error.filename)).is_file():
             return ""
         is_foreign = re.search(r"^\s*(from|import) eval_framework\b", Path(str(error.filename)).read_text("utf-8", "replace"), re.MULTILINE)
-        version = ".".join(map(str, sys.version_info[:2]))
-        return f"; files for eval-framework may use syntax of Python 3.12, and this is Python {version}" if is_foreign else ""
+        version, remedy = ".".join(map(str, sys.version_info[:2])), EVAL_FRAMEWORK.remedy(f"{_path_in(file, folder)}:{task}")
+        words = f"files for eval-framework may use syntax of Python 3.12, and this is Python {version}; its environment has that: {remedy}"
+        return f"; {words}" if is_foreign else ""
     if isinstance(error, ImportError):
         name = error.name or ""
     elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):

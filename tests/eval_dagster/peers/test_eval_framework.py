@@ -184,3 +184,38 @@ def test_a_number_of_examples_that_a_class_refuses(folder: Path) -> None:
     )
     with pytest.raises(TaskDefinitionError, match="task Sums cannot be asked with num_fewshot 2: no examples"):
         shots_of(loaded(folder, "zero.py:Zero"), 2)
+
+
+NATIVE = """
+from eval_framework.metrics.base import BaseMetric, MetricResult
+from eval_framework.metrics.loglikelihood.accuracy_loglikelihood import AccuracyLoglikelihood
+from eval_framework.shared.types import Loglikelihood
+
+from eval_dagster import Doc, doc_task
+
+
+class Gold(BaseMetric[Loglikelihood]):
+    NAME = "Gold"
+
+    def calculate(self, response):
+        better = False
+        return [MetricResult(metric_name="Gold", value=response.loglikelihoods[response.ground_truth_list[0]], higher_is_better=False)]
+
+
+@doc_task(dataset_path="somebody/sums", sample_split="test", metrics=[AccuracyLoglikelihood, Gold])
+def sums(row):
+    return Doc(query=row["terms"], choices=[" 0", f" {row['total']}"], gold_index=1)
+"""
+
+
+@pytest.mark.parametrize(("better", "error"), [("False", None), ("better", "its HIGHER_IS_BETTER is True; set HIGHER_IS_BETTER = False")])
+def test_its_metrics_score_a_task_of_this_project(folder: Path, better: str, error: str | None) -> None:
+    """A direction that the code of the class does not say is not guessed: its values are errors."""
+    (folder / "native.py").write_text(NATIVE.replace("higher_is_better=False", f"higher_is_better={better}"))
+    task = load_task("native.py:sums", {}, folder)()
+    samples = build_samples({"test": [{"terms": "1 + 1 =", "total": 2}]}, "all")
+    (prompt,) = render_sample(Rendering(task=task, formatter=ConcatFormatter()), samples[0], None)
+    views = AnsweredPrompt(task=task, sample=samples[0], prompt=prompt).views(ModelResponse(logprobs=[-3.0, -1.0]))
+    accuracy, gold = score_response(task.METRICS, views, None)
+    assert (accuracy.metric, accuracy.value) == ("Accuracy Loglikelihood", 1.0)
+    assert (gold.value, gold.error and error in gold.error) == ((None, True) if error else (-1.0, None))

@@ -1,6 +1,7 @@
 """Files that import what only another package has: one sentence says so, and how they run there."""
 
 import re
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -96,6 +97,18 @@ def test_a_file_of_this_project_lacks_a_package_and_no_peer_is_named(tmp_path: P
     with pytest.raises(TaskDefinitionError, match=r"mine\.py, line 2, cannot be imported: there is no module 'aenum'") as raised:
         load_task("mine.py:Mine", {}, tmp_path)
     assert "lighteval" not in str(raised.value)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python reads the file")
+def test_the_syntax_of_a_later_python(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"{BASE}class Mine[Subject](BaseTask[Subject]):\n    NAME = 'mine'\n")
+    said = r"Python 3\.12, and this is Python 3\.11; its environment has that: .* then task: eval_framework:mine\.py:Mine$"
+    with pytest.raises(TaskDefinitionError, match=said):
+        load_task("mine.py:Mine", {}, tmp_path)
+    (tmp_path / "mine.py").write_text("class Mine[:\n")
+    with pytest.raises(TaskDefinitionError) as raised:
+        load_task("mine.py:Mine", {}, tmp_path)
+    assert "3.12" not in str(raised.value)
 
 
 FOREIGN = "from eval_framework.metrics.completion.math_minerva import MathMinerva\n"
