@@ -31,25 +31,25 @@ def _at(module: str, *names: str) -> dict[str, str]:
 
 _METRICS = {
     "completion.accuracy_completion": "AccuracyCompletion",
-    "loglikelihood.accuracy_loglikelihood": "AccuracyLoglikelihood",
+    "loglikelihood.accuracy_loglikelihood": "AccuracyLoglikelihood AccuracyNormLoglikelihood",
     "loglikelihood.accuracy_norm_loglikelihood": "AccuracyNormLoglikelihood",
     "loglikelihood.confidence_weighted_accuracy": "ConfidenceWeightedAccuracy",
     "loglikelihood.dcs": "DistributionalCorrectnessScore",
-    "loglikelihood.probability_mass": "ProbabilityMass",
+    "loglikelihood.probability_mass": "ProbabilityMass ProbabilityMassNorm",
     "loglikelihood.probability_mass_norm": "ProbabilityMassNorm",
     "loglikelihood.ternary": "TernaryScore",
 }
+"""Module -> its classes. Two classes are in the modules of the guide, and in those of the releases."""
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "eval_framework.metrics.base": {
         **_at(f"{_HERE}.metrics", "BaseMetric"),
         **_at("eval_dagster.metrics.base", "MetricResult"),
     },
-    **{f"eval_framework.metrics.{module}": _at(f"{_HERE}.metrics", name) for module, name in _METRICS.items()},
+    **{f"eval_framework.metrics.{module}": _at(f"{_HERE}.metrics", *names.split()) for module, names in _METRICS.items()},
     "eval_framework.models.sample": {**_at(_RECORDS, "ResponseType"), "Sample": f"{_RECORDS}:TaskSample"},
     "eval_framework.shared.types": {
-        **_at(f"{_HERE}.responses", "Completion", "Loglikelihood"),
+        **_at(f"{_HERE}.responses", "Completion", "Loglikelihood", "RawCompletion", "RawLoglikelihood"),
         **_at("eval_dagster.metrics.base", "Error"),
-        **_at("eval_dagster.peers.raw_answers", "RawCompletion", "RawLoglikelihood"),
     },
     "eval_framework.tasks.base": {
         "BaseTask": f"{_HERE}.task:EvalFrameworkTask",

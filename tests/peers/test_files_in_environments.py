@@ -150,3 +150,84 @@ def test_a_file_for_eval_framework(folder: Path) -> None:
     refused(folder, "eval_framework", task)
     python = os.environ.get("EVAL_FRAMEWORK_CONTRACT_PYTHON") or pytest.skip("EVAL_FRAMEWORK_CONTRACT_PYTHON names no interpreter")
     assert values(folder, "eval_framework", python, task) == {"F1": 0.5}
+
+
+BOTH = """
+from eval_framework.metrics.loglikelihood.accuracy_loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
+from eval_framework.metrics.loglikelihood.confidence_weighted_accuracy import ConfidenceWeightedAccuracy
+from eval_framework.metrics.loglikelihood.ternary import TernaryScore
+from eval_framework.tasks.base import BaseTask, Language, ResponseType
+
+
+class Quiz(BaseTask[str]):
+    NAME = "Quiz"
+    DATASET_PATH = "me/quiz"
+    SAMPLE_SPLIT, FEWSHOT_SPLIT = "test", "train"
+    SUBJECTS = ["physics", "biology"]
+    RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
+    METRICS = [AccuracyLoglikelihood, AccuracyNormLoglikelihood, ConfidenceWeightedAccuracy, TernaryScore]
+    LANGUAGE = Language.ENG
+    REVISION_LOCKFILE = None
+
+    def _get_instruction_text(self, item):
+        return f"{item['question']} \\n"
+
+    def _get_system_prompt_text(self, item):
+        return "You know it."
+
+    def _get_initial_prompt_text(self, item):
+        return "Answer."
+
+    def _get_cue_text(self, item):
+        return "Answer:"
+
+    def _get_fewshot_target_text(self, item):
+        return f"Answer: {item['answer']}"
+
+    def _get_ground_truth(self, item):
+        return f" {item['answer']}"
+
+    def _get_possible_completions(self, item):
+        return [f" {each}" for each in item["choices"]] + [" I don't know"]
+"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("shots", "prompt_format"), [(0, "plain"), (3, "plain"), (2, "llama3")])
+def test_a_file_for_both_ways_has_the_same_prompts_and_values_in_both(folder: Path, shots: int, prompt_format: str) -> None:
+    python = os.environ.get("EVAL_FRAMEWORK_CONTRACT_PYTHON") or pytest.skip("EVAL_FRAMEWORK_CONTRACT_PYTHON names no interpreter")
+    (folder / "both.py").write_text(BOTH)
+    (folder / "model.py").write_text(
+        "import hashlib\n\n\ndef answer(request):\n    def value(choice):\n"
+        "        return -int(hashlib.sha256((request.prompt + choice).encode()).hexdigest()[:4], 16) / 5000\n\n"
+        "    return [value(choice) for choice in request.choices]\n"
+    )
+    for subject in ("physics", "biology"):
+        data = folder / "mirror" / "me" / "quiz" / subject
+        data.mkdir(parents=True)
+        for split, count in (("test", 8), ("train", 6)):
+            rows = [{"question": f"{subject} {split} {n}?", "choices": [f"{n}", f"{n} or so"], "answer": f"{n}"} for n in range(count)]
+            (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = f"""
+        datasets: {{mirror: mirror}}
+        environments: {{eval_framework: "{python}"}}
+        models: {{drawn: {{backend: scripted, function: "model.py:answer", prompt_format: {prompt_format}}}}}
+        evals:
+          native: {{task: "both.py:Quiz", num_fewshot: {shots}}}
+          there: {{task: "eval_framework:both.py:Quiz", num_fewshot: {shots}}}
+    """
+    (folder / "evals.yaml").write_text(textwrap.dedent(config))
+    project = Project.open(config_path=folder / "evals.yaml", home=folder / "home")
+    pairs = [(name, "drawn") for name in ("native", "there")]
+    outcomes = list(evaluate(project, pairs, stages=set(STAGES), run_id="test", reporter=SilentReporter()))
+    assert [each.message for each in outcomes if isinstance(each, StageFailure)] == []
+
+    def found(query: str) -> list[list[list[object]]]:
+        return [[list(row.values()) for row in read_rows(project.lake, query, {"eval": name})] for name in ("native", "there")]
+
+    native, there = found("select subject, prompt, choices::varchar from prompts where eval = $eval order by all")
+    assert native == there
+    assert len(native) == 16
+    ours, theirs = found("select subject, metric, round(value, 9) from metrics where eval = $eval order by all")
+    assert ours == theirs
+    assert len({row[2] for row in ours}) > 2

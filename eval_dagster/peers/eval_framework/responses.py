@@ -1,7 +1,7 @@
-"""`Completion` and `Loglikelihood` with the members that metrics of eval-framework use. They are this project's, with more fields."""
+"""The records of answers with the members that metrics of eval-framework use."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eval_dagster import records
@@ -60,6 +60,36 @@ class Loglikelihood(_Response, records.Loglikelihood):
                 "eval-framework compares texts: give choices=[...] as well, or loglikelihoods as a mapping from each text"
             )
         return dict(zip(self.choices, self.loglikelihoods, strict=True))
+
+
+@dataclass(kw_only=True)
+class _RawAnswer(ModelMethods):
+    prompt: str = ""
+    prompt_sequence_positions: int | None = None
+    concat_compression: tuple[int, int] | None = None
+
+
+@dataclass(kw_only=True)
+class RawCompletion(_RawAnswer):
+    """A generated text before any processing. It has two names."""
+
+    text: str = ""
+    completion: str = ""
+    completion_sequence_positions: int | None = None
+    raw_completion_error: Error | None = None
+
+    def __post_init__(self) -> None:
+        """Give the text its other name."""
+        self.text = self.completion = self.completion or self.text
+
+
+@dataclass(kw_only=True)
+class RawLoglikelihood(_RawAnswer):
+    """Log-probabilities before any processing, one a choice."""
+
+    loglikelihoods: Mapping[str, float] | Sequence[float]
+    loglikelihoods_sequence_positions: Mapping[str, int] = field(default_factory=dict)
+    raw_loglikelihood_error: Error | None = None
 
 
 def foreign_view(response: Any) -> Any:
