@@ -240,12 +240,6 @@ def is_between(value: float, bounds: tuple[float, float]) -> bool:
     return low - slack <= value <= high + slack
 
 
-def is_higher_better(metric: type[BaseMetric[Any]], name: str) -> bool:
-    """Whether higher is better for a value by its full name: as the metric's `DIRECTIONS` say, if it has them."""
-    directions: Mapping[str, bool] = getattr(metric, "DIRECTIONS", {})
-    return directions.get(name, metric.HIGHER_IS_BETTER)
-
-
 def require_direction(metric: type[BaseMetric[Any]], result: object) -> None:
     """Check that a result of `calculate` has the direction of the metric.
 
@@ -256,7 +250,7 @@ def require_direction(metric: type[BaseMetric[Any]], result: object) -> None:
     for part in parts:
         if not isinstance(part, MetricResult):
             continue
-        if part.higher_is_better != is_higher_better(metric, full_name(metric.NAME, part.metric_name)):
+        if part.higher_is_better != metric.HIGHER_IS_BETTER:
             raise DataError(
                 f"the metric {metric.NAME} gave {part.metric_name!r} with higher_is_better={part.higher_is_better}, but its "
                 f"HIGHER_IS_BETTER is {metric.HIGHER_IS_BETTER}; set HIGHER_IS_BETTER = {part.higher_is_better} in the class "
@@ -279,9 +273,8 @@ def _named(metric_name: str, result: object) -> Iterator[tuple[str, object]]:
 
 
 def declared_headline(metric: type[BaseMetric[Any]]) -> str | None:
-    """The full name of the value that a metric of several values declares as the headline: its `HEADLINE`, or the first of its `KEYS`."""
-    keys: Sequence[str] = getattr(metric, "KEYS", None) or ()  # in metrics for eval-framework
-    name: str | None = getattr(metric, "HEADLINE", None) or next(iter(keys), None)
+    """The full name of the value that a metric of several values declares as the headline, its `HEADLINE`."""
+    name: str | None = getattr(metric, "HEADLINE", None)
     return None if name is None else full_name(metric.NAME, name)
 
 

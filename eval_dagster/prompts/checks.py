@@ -21,7 +21,6 @@ from eval_dagster.metrics.base import (
     RepeatedMetric,
     RowMetric,
     bounds_of,
-    is_higher_better,
     metrics_for,
     named_values,
 )
@@ -183,7 +182,7 @@ def _untold(metric: type[BaseMetric], found: Mapping[str, Mapping[str, float]], 
         return "there is no wrong answer to compare with"
     reasons = []
     for name in gold[0][1]:
-        sign = 1 if is_higher_better(metric, name) else -1
+        sign = 1 if metric.HIGHER_IS_BETTER else -1
         worst_words, worst = min(((words, values.get(name, math.nan)) for words, values in gold), key=lambda pair: sign * pair[1])
         best_words, best = max(((words, values.get(name, math.nan)) for words, values in wrong), key=lambda pair: sign * pair[1])
         if sign * worst > sign * best:

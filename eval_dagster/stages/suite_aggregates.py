@@ -3,7 +3,7 @@
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, UsageError
-from eval_dagster.metrics.base import BaseMetric, bounds_of, declared_headline, is_higher_better
+from eval_dagster.metrics.base import BaseMetric, bounds_of, declared_headline
 from eval_dagster.project import Project
 from eval_dagster.stages.answer_figures import may_know_chance
 from eval_dagster.stages.scores import headline
@@ -37,7 +37,7 @@ def require_sensible_aggregates(project: Project, suite: str) -> None:
                     f"{metric.NAME} does not count correct choices among several; expected evals of choices, or normalised: false"
                 )
             full = aggregate.metric or declared_headline(metric) or metric.NAME
-            scales.append((eval_name, Scale(metric=full, higher_is_better=is_higher_better(metric, full), bounds=bounds_of(metric))))
+            scales.append((eval_name, Scale(metric=full, higher_is_better=metric.HIGHER_IS_BETTER, bounds=bounds_of(metric))))
         if not aggregate.normalised and (problem := mixed_scales(scales)) is not None:
             raise UsageError(
                 f"{where}: {problem}; expected evals whose scores can be averaged, an aggregate for each unit, or a common metric"

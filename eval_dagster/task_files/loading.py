@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from inspect import isfunction
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, TypeGuard, get_args
 
 from eval_dagster.errors import EndedError, TaskDefinitionError, described
 from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
-from eval_dagster.peers.aliases import aliases, installed_origin
+from eval_dagster.peers.aliases import EVAL_FRAMEWORK, aliases, foreign_import, installed_origin
 from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
-from eval_dagster.peers.lighteval.config import LightevalTask, LightevalTaskConfig
-from eval_dagster.peers.lighteval.members import Metrics
 from eval_dagster.records import ResponseType
 from eval_dagster.task_files.registries import opened_registry, registry_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, subject_name
@@ -26,7 +24,7 @@ from eval_dagster.tasks.doc import DocTask
 from eval_dagster.tasks.samples import is_count
 from eval_dagster.tasks.style import TaskStyler
 from eval_dagster.texts.figures import did_you_mean
-from eval_dagster.versions.source_files import is_user_module, load_file, neighbours, package_of, shown_name, shown_text
+from eval_dagster.versions.source_files import is_user_module, load_file, neighbours, shown_name, shown_text
 
 REQUIRED_ATTRIBUTES = ("NAME", "DATASET_PATH", "SAMPLE_SPLIT", "RESPONSE_TYPE", "METRICS")
 _LISTS = ("METRICS", "SUBJECTS", "STOP_SEQUENCES", "DATA_FILES")
@@ -191,7 +189,7 @@ def _expected(task: type[BaseTask[Any]]) -> str:
     return "CompletionMetric or LoglikelihoodMetric" if _asks_freely(task) else _EXPECTED_METRICS[task.RESPONSE_TYPE]
 
 
-_OWN_CLASSES = (BaseTask, DocTask, EvalFrameworkTask, LightevalTask, OrderedTask)
+_OWN_CLASSES = (BaseTask, DocTask, EvalFrameworkTask, OrderedTask)
 
 
 def load_task(
@@ -201,8 +199,7 @@ def load_task(
 
     Args:
         spec: A name of the registry, `path/to/file.py:name`, `registry:name`, or `registry:path/to/file.py:name` for a file that the
-            registry's package reads. The name is a class, a function under `@doc_task`, a `LightevalTaskConfig`,
-            or the `name` of a configuration in the file's `TASKS_TABLE`.
+            registry's package reads. The name is a class, or a function under `@doc_task`.
         registry: Task classes by name.
         folder: The folder that paths are relative to.
         environments: Paths of interpreters by the names of registries of other packages.
@@ -277,24 +274,17 @@ def select_subjects(task: type[BaseTask[Any]], names: Sequence[Any] | None) -> l
 def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
     if not os.path.isfile(file):  # noqa: PTH113 - false for a name that no file can have
         raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
-    module, own = _import_file(file.resolve(), folder.resolve())
-    table = {each.name: each for each in getattr(module, "TASKS_TABLE", ()) if isinstance(each, LightevalTaskConfig)}
-    found: Any = vars(module).get(name, table.get(name))
-    if isinstance(found, LightevalTaskConfig):
-        return found.task_class(name, module.__name__, own.get("Metrics", Metrics))
+    module = _import_file(file.resolve(), name, folder.resolve())
+    found: Any = vars(module).get(name)
     if _is_task(found):
         if found.__module__ == module.__name__:
             return found
         # A task of another module becomes one of this file, so that its version covers the file, which may set its values.
         return type(found.__name__, (found,), {"__module__": module.__name__, "__qualname__": name, "__doc__": found.__doc__})
     if found is None:
-        known = list(
-            dict.fromkeys(
-                [*(key for key, value in vars(module).items() if _is_task(value) or isinstance(value, LightevalTaskConfig)), *table]
-            )
-        )
+        known = [key for key, value in vars(module).items() if _is_task(value)]
         raise TaskDefinitionError(f"{file} has no task {name!r}{did_you_mean(name, known)}; its tasks are: {_listed(known)}")
-    remedy = "expected a subclass of eval_dagster.BaseTask, a function under @doc_task, or a LightevalTaskConfig"
+    remedy = "expected a subclass of eval_dagster.BaseTask, or a function under @doc_task"
     if isfunction(found):
         remedy = (
             f"a function becomes one under a decorator: @doc_task(dataset_path=..., sample_split=..., metrics=[...]) above def {name} "
@@ -302,8 +292,8 @@ def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
         )
     elif origin := installed_origin(found if isinstance(found, type) else type(found)):
         remedy += (
-            f"; it is made of the installed package {origin}, which eval_dagster stands in for only where it is not installed: "
-            "import from eval_dagster in the file"
+            f"; it is made of the installed package {origin.package}, which eval_dagster stands in for only where it is not installed: "
+            f"import from eval_dagster in the file, or write task: {origin.registry}:{_path_in(file, folder)}:{name}"
         )
     raise TaskDefinitionError(f"{name} in {file} is no task: {remedy}")
 
@@ -312,21 +302,33 @@ def _is_task(value: object) -> TypeGuard[type[BaseTask[Any]]]:
     return isinstance(value, type) and issubclass(value, BaseTask) and value not in _OWN_CLASSES
 
 
-def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any]]:
-    """Run a task file. Returns its module, and the names that only this file can import.
+def _path_in(file: Path, folder: Path) -> str:
+    """The path of a file as evals.yaml names it."""
+    file, folder = file.resolve(), folder.resolve()
+    return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
+
+
+def _import_file(file: Path, name: str, folder: Path) -> ModuleType:
+    """Run a task file.
 
     Args:
         file: The file; absolute.
+        name: The task in it that is wanted.
         folder: The folder of evals.yaml.
 
     Raises:
         TaskDefinitionError: It fails, or an import of it is missing.
     """
     try:
-        with aliases(beside=package_of(file, folder)) as own:
-            return load_file(file, folder), own
+        with aliases():
+            return load_file(file, folder)
     except (Exception, SystemExit) as error:  # a script that ends the process when it is imported
         raised = error.__cause__ if isinstance(error, EndedError) and error.__cause__ is not None else error
+        importer = _importer(raised, file)
+        if found := foreign_import(raised, importer.read_text("utf-8", "replace")):
+            what, peer = found
+            remedy = peer.remedy(f"{_path_in(file, folder)}:{name}")
+            raise TaskDefinitionError(f"{_path_in(importer, folder)} imports {what}; run it there: {remedy}") from error
         lines = [frame.lineno for frame in traceback.extract_tb(raised.__traceback__) if frame.filename == str(file)]
         if isinstance(raised, SyntaxError) and raised.filename == str(file):
             lines.append(raised.lineno)
@@ -334,7 +336,17 @@ def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any
         if isinstance(error, TaskDefinitionError):
             raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
         reason = _missing_module(error, file, folder) or f"{shown_text(described(error))}{_place_in_neighbour(error, file)}"
-        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_advice(error, file, folder)}") from error
+        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_advice(error, file, name, folder)}") from error
+
+
+def _importer(error: BaseException, file: Path) -> Path:
+    """The file of the user in which an error was raised: the task file, or one that it imports."""
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__) if is_user_module(_module_of(frame))]
+    return Path(frames[-1]) if frames else file
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
 
 
 def _place_in_neighbour(error: BaseException, file: Path) -> str:
@@ -342,7 +354,7 @@ def _place_in_neighbour(error: BaseException, file: Path) -> str:
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})" if error.filename not in (None, str(file)) else ""
     frames = traceback.walk_tb(error.__traceback__)
-    inner = [(frame.f_code.co_filename, line) for frame, line in frames if is_user_module(str(frame.f_globals.get("__name__")))]
+    inner = [(frame.f_code.co_filename, line) for frame, line in frames if is_user_module(_module_of(frame))]
     return f" ({inner[-1][0]}, line {inner[-1][1]})" if inner and inner[-1][0] != str(file) else ""
 
 
@@ -364,7 +376,7 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
     )
 
 
-def _advice(error: BaseException, file: Path, folder: Path) -> str:
+def _advice(error: BaseException, file: Path, task: str, folder: Path) -> str:
     """Advice for a failed import; empty if none is known.
 
     A user's file may have the name of a standard module, and a file for eval-framework may need Python 3.12.
@@ -373,8 +385,9 @@ def _advice(error: BaseException, file: Path, folder: Path) -> str:
         if sys.version_info >= (3, 12) or not Path(str(error.filename)).is_file():
             return ""
         is_foreign = re.search(r"^\s*(from|import) eval_framework\b", Path(str(error.filename)).read_text("utf-8", "replace"), re.MULTILINE)
-        version = ".".join(map(str, sys.version_info[:2]))
-        return f"; files for eval-framework may use syntax of Python 3.12, and this is Python {version}" if is_foreign else ""
+        version, remedy = ".".join(map(str, sys.version_info[:2])), EVAL_FRAMEWORK.remedy(f"{_path_in(file, folder)}:{task}")
+        words = f"files for eval-framework may use syntax of Python 3.12, and this is Python {version}; its environment has that: {remedy}"
+        return f"; {words}" if is_foreign else ""
     if isinstance(error, ImportError):
         name = error.name or ""
     elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):

@@ -6,14 +6,13 @@ folders are two modules, and none of them takes the name of an installed one fro
 
 import builtins
 import hashlib
-import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from importlib.abc import MetaPathFinder
-from importlib.machinery import FileFinder, ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
+from importlib.machinery import FileFinder, ModuleSpec, NamespaceLoader, SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +20,6 @@ from typing import Any
 
 from eval_dagster.users_code import USER_MODULES, calling
 
-_SIBLINGS = re.compile(r"eval_framework\.(tasks\.benchmarks|metrics\.llm\.graders(?=\.\w+_grader$))\.")
-"""Packages whose modules are looked for beside a file that imports them, if they are not installed; of graders, those with prompts."""
 _OWN = {"eval_dagster"}
 _lock = threading.RLock()
 
@@ -131,7 +128,6 @@ def is_user_module(name: str) -> bool:
 def imported_name(importer: str, name: str) -> str:
     """The full name of what a module imports under a name: a neighbour's, if one has it."""
     package = importer.partition(".")[0]
-    name = _sibling(package, name) if is_user_module(importer) and package in sys.modules else name
     neighbour = is_user_module(importer) and package in sys.modules and is_neighbour(package, name.partition(".")[0])
     return f"{package}.{name}" if neighbour else name
 
@@ -192,7 +188,6 @@ def _import(
 ) -> ModuleType:
     """Python's `__import__` for the modules of one folder."""
     package = load.package
-    name = _sibling(package, name) if fromlist and not level else name
     top = name.partition(".")[0]
     if not level and not is_neighbour(package, top):
         return builtins.__import__(name, globals, locals, fromlist or (), level)
@@ -204,15 +199,6 @@ def _import(
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         module = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or ("",))
         return module if fromlist else sys.modules[f"{package}.{top}"]
-
-
-def _sibling(package: str, name: str) -> str:
-    """The name of the module beside a file that it imports as one of `_SIBLINGS`; any other name as it is."""
-    found = name[prefix.end() :] if (prefix := _SIBLINGS.match(name)) else name
-    if found == name or not is_neighbour(package, found):
-        return name
-    spec = PathFinder.find_spec(name.partition(".")[0])
-    return found if spec is None or spec.origin is None else name  # a folder of that name is no installed package
 
 
 def _find(fullname: str, folders: Sequence[str]) -> ModuleSpec | None:

@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002 - a hook's default need not read the row
 """`BaseTask` of eval-framework: it assembles a prompt, shuffles rows and draws examples as eval-framework 0.9 does.
 
 One generator per subject shuffles the evaluated split and then draws the examples, row by row. So rows are rendered in order from the
@@ -11,23 +10,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from functools import cached_property
-from pathlib import Path
 from random import Random
 from types import CodeType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.base import BaseMetric, RowMetric
-from eval_dagster.peers.eval_framework.contexts import ContextClasses, described
+from eval_dagster.errors import DataError
 from eval_dagster.peers.eval_framework.formatters import lost_space, prompt_text
-from eval_dagster.peers.eval_framework.responses import PlainRow, answered
-from eval_dagster.peers.eval_framework.revisions import commit_in
-from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row, Sample, TaskSample
+from eval_dagster.peers.eval_framework.responses import Completion, Loglikelihood
+from eval_dagster.records import Message, MetricContext, ModelResponse, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import NO_SUBJECT, SubjectType, subject_name
 from eval_dagster.tasks.benchmark import OrderedTask
-from eval_dagster.tasks.samples import is_whole
+from eval_dagster.tasks.samples import TaskRow, is_whole
+from eval_dagster.versions.hashes import stable_hash
 
 log = logging.getLogger("eval_dagster.eval_framework")
 
@@ -41,53 +36,16 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
     """A benchmark in eval-framework's way."""
 
     STATE_SPLIT = STATE_SPLIT
-    REVISION_LOCKFILE: ClassVar[Path | None] = None
-    """A JSON file that maps paths of datasets to commits."""
-    PERTURBATION_UNMODIFIABLE_WORDS: ClassVar[Sequence[str] | None] = None
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        """Take response type and metrics from the styler, and the dataset's commit from the lock file."""
-        super().__init_subclass__(**arguments)
-        own = vars(cls)
-        if cls.TASK_STYLER is not None:
-            cls.RESPONSE_TYPE, cls.METRICS = cls.TASK_STYLER.response_type, cls.TASK_STYLER.metrics
-        if "DATASET_REVISION" not in own and {"REVISION_LOCKFILE", "DATASET_PATH"} & own.keys() and cls.REVISION_LOCKFILE is not None:
-            cls.DATASET_REVISION = commit_in(cls.REVISION_LOCKFILE, getattr(cls, "DATASET_PATH", ""))
 
     def __init__(self, num_fewshot: int = 0) -> None:
         super().__init__(num_fewshot)
         self.stop_sequences = None
         self.max_tokens = None
-        self.user_prompt_suffix: str | None = None
-        self.hf_revision: str | None = self.DATASET_REVISION
         self.rnd = Random(RANDOM_SEED)  # noqa: S311
         self._samples: dict[str, list[Sample]] = {}
         self._is_warned = False
         self._known: set[tuple[str, str, int, str]] = set()
         self._asked: tuple[str, Iterator[tuple[int, list[TaskSample] | BaseException]], int] | None = None
-
-    @classmethod
-    def with_overwrite(
-        cls,
-        num_fewshot: int,
-        *,
-        custom_subjects: Sequence[Any] | None = None,
-        custom_hf_revision: str | None = None,
-        user_prompt_suffix: str | None = None,
-    ) -> Self:
-        """The task with other settings.
-
-        Raises:
-            TaskDefinitionError: A suffix is given for a task that does not generate text.
-        """
-        made = cls(num_fewshot=num_fewshot)
-        if user_prompt_suffix is not None and made.get_response_type() is not ResponseType.COMPLETION:
-            raise TaskDefinitionError(f"task {cls.NAME} scores choices; expected a task that generates text for user_prompt_suffix")
-        made.user_prompt_suffix = user_prompt_suffix
-        if custom_subjects:
-            made.SUBJECTS = list(custom_subjects)  # type: ignore[misc]
-        made.hf_revision = custom_hf_revision or made.hf_revision
-        return made
 
     # ---- data
 
@@ -119,9 +77,9 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
             # Imported lazily: slow, and only needed outside of an eval.
             from datasets import load_dataset
 
-            whole = load_dataset(path, name, revision=self.hf_revision)
+            whole = load_dataset(path, name, revision=self.DATASET_REVISION)
             return Splits({split: Rows(whole[split]) for split in splits})
-        return Splits({split: Rows(rows) for split, rows in self.open_splits(path, name, self.hf_revision, splits).items()})
+        return Splits({split: Rows(rows) for split, rows in self.open_splits(path, name, self.DATASET_REVISION, splits).items()})
 
     def _shuffle_splits(self, hf_dataset: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
         """The two splits of the task as lists, the evaluated one shuffled."""
@@ -153,8 +111,6 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         return [example for example in drawn if example != item][: self.num_fewshot]
 
     def _get_fewshot_target_text(self, item: Row) -> str:
-        if self.TASK_STYLER is not None:
-            return self.TASK_STYLER.get_fewshot_target_text(self._get_choices(item), self._get_correct_index(item))
         target = self._get_ground_truth(item)
         if not isinstance(target, str):
             raise DataError(f"the gold answer of an example is {target!r}; expected a text, or override _get_fewshot_target_text")
@@ -171,7 +127,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
 
     def _get_messages(self, item: Row) -> list[Message]:
         examples = self._get_example_messages(item)
-        messages = [*examples, *self._apply_user_prompt_suffix(self._get_instruction_messages(item))]
+        messages = [*examples, *self._get_instruction_messages(item)]
         if cue := self._get_cue_text(item):
             messages.append(Message(role=Role.ASSISTANT, content=cue))
         if initial := self._get_initial_prompt_text(item):
@@ -179,13 +135,6 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         if system := self._get_system_prompt_text(item):
             messages.insert(0, Message(role=Role.SYSTEM, content=system))
         return messages
-
-    def _apply_user_prompt_suffix(self, instruction_messages: list[Message]) -> list[Message]:
-        last = max((place for place, message in enumerate(instruction_messages) if message.role is Role.USER), default=None)
-        if self.user_prompt_suffix is None or last is None:
-            return instruction_messages
-        changed = replace(instruction_messages[last], content=f"{instruction_messages[last].content}{self.user_prompt_suffix}")
-        return [*instruction_messages[:last], changed, *instruction_messages[last + 1 :]]
 
     # ---- samples
 
@@ -239,8 +188,8 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         return replace(
             made,
             prompt=prompt_text(made.messages, self.formatter) + lost_space(made, self.formatter),
-            gold_indices=self._gold_indices(made) if self.get_response_type() is ResponseType.LOGLIKELIHOODS else None,
-            context=described(made, number, self.context_classes),
+            gold_indices=self._gold_indices(made) if self.RESPONSE_TYPE is ResponseType.LOGLIKELIHOODS else None,
+            context=_contexts(made, number),
         )
 
     def _gold_indices(self, made: TaskSample) -> list[int]:
@@ -249,72 +198,86 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         choices = list(made.possible_completions or ())
         found = [place for place, choice in enumerate(choices) if choice in truths]
         found = found or [place for place, choice in enumerate(choices) if choice.strip() in [truth.strip() for truth in truths]]
-        if not found and not self._is_warned and not all(issubclass(metric, RowMetric) for metric in self.METRICS):
+        if not found and not self._is_warned:
             self._is_warned = True
             log.warning(f"task {self.NAME}: the gold answer {made.ground_truth!r} is not among the choices {choices}")
         return found
 
-    def iterate_samples(self, num_samples: int | None = None) -> Iterator[TaskSample]:
-        """The samples of all subjects, at most `num_samples` of each."""
-        for subject in self.SUBJECTS:
-            self._load_dataset(subject)
-            number = 0
-            for item in self.dataset[self.SAMPLE_SPLIT]:
-                item["subject"] = subject
-                for made in self._create_samples(item, number, str(subject)):
-                    yield made
-                    number += 1
-                    if number == num_samples:
-                        break
-                if number == num_samples:
-                    break
-
-    @cached_property
-    def context_classes(self) -> ContextClasses:
-        """The classes of contexts that the task and its metrics mean."""
-        return ContextClasses([type(self), *self.METRICS])
-
     def views(self, sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
-        """The responses to score, with eval-framework's view for its metrics."""
-        return answered(self, self.context_classes, sample, prompt, response)
-
-    # ---- about the task
-
-    @classmethod
-    def get_response_type(cls) -> ResponseType:
-        """The styler's, or `RESPONSE_TYPE`."""
-        return cls.RESPONSE_TYPE
-
-    @classmethod
-    def get_metrics(cls) -> list[type[BaseMetric[Any]]]:
-        """The styler's, or `METRICS`."""
-        return list(cls.METRICS)
-
-    def display_name(self) -> str:
-        """The name for people."""
-        return self.NAME
-
-    def get_metadata(self) -> dict[str, str | list[str]]:
-        """The description of the task in reports."""
-        about: dict[str, str | list[str]] = {
-            "dataset_path": self.DATASET_PATH,
-            "sample_split": self.SAMPLE_SPLIT,
-            "fewshot_split": self.FEWSHOT_SPLIT or "",
-            "response_type": self.get_response_type().value,
-            "metrics": [metric.NAME for metric in self.get_metrics()],
-            "subjects": [str(subject) for subject in self.SUBJECTS],
+        """The responses to score: each generated text, or all choices together."""
+        asked, own = _asked_about(prompt)
+        shared: dict[str, Any] = {
+            "id": asked["id"],
+            "subject": asked["subject"],
+            "prompt": prompt.request.prompt,
+            "context": own if asked["is_list"] else own[0] if own else None,
+            "row": PlainRow(sample),
         }
-        return about | getattr(self.TASK_STYLER, "get_extra_metadata", dict)()
-
-    def generate_completions(self, *given: Any, **named: Any) -> Any:
-        """Raises `TaskDefinitionError`: evals ask the model."""
-        raise TaskDefinitionError("generate_completions asks a model itself; name the task and the model in evals.yaml and run the eval")
-
-    def markdown_doc(self, formatters: Sequence[Any] = ()) -> str:
-        """Raises `TaskDefinitionError`: a command shows the task."""
-        raise TaskDefinitionError(
-            "markdown_doc is not available; `eval-dagster tasks path/to/file.py:Class` shows a task and its first prompt"
+        if prompt.response_type is not ResponseType.COMPLETION:
+            return [
+                Loglikelihood(
+                    loglikelihoods=response.choice_logprobs,
+                    choices=list(prompt.request.choices or ()),
+                    ground_truth=prompt.ground_truth or "",
+                    gold_indices=list(prompt.gold_indices),
+                    token_loglikelihoods=response.token_logprobs,
+                    is_greedy=response.argmax_logits_eq_gold,
+                    **shared,
+                )
+            ]
+        messages = list(prompt.messages)
+        question = TaskSample(
+            messages=messages,
+            ground_truth=prompt.ground_truth,
+            **{name: shared[name] for name in ("id", "subject", "context", "row")},
         )
+        return [
+            Completion(
+                completion_text=self.post_process_generated_completion(answer, question),
+                raw_text=text,
+                reasoning=response.reasonings[place] if response.reasonings else None,
+                finish_reason=response.finish_reason[place] if response.finish_reason else "stop",
+                messages=messages,
+                ground_truth=prompt.ground_truth,
+                ground_truths=list(prompt.ground_truths),
+                **shared,
+            )
+            for place, (text, answer) in enumerate(zip(response.text, response.final_text, strict=True))
+        ]
+
+
+_KEY = "eval_framework"
+"""The field of the first context of a prompt: the number of the question and its subject."""
+
+
+def _contexts(made: TaskSample, number: int) -> list[MetricContext]:
+    """The contexts of a question, after one with its number among the questions of its subject, from 0."""
+    given: Any = made.context
+    is_list = isinstance(given, list | tuple)
+    parts = [] if given is None else list(given) if is_list else [given]
+    classes = [type(part).__qualname__ for part in parts]
+    return [MetricContext.model_validate({_KEY: {"id": number, "subject": made.subject, "classes": classes, "is_list": is_list}}), *parts]
+
+
+def _asked_about(prompt: RenderedPrompt) -> tuple[Mapping[str, Any], list[MetricContext]]:
+    """What `_contexts` noted of a question, and the task's own contexts."""
+    about, *own = prompt.context
+    found: Mapping[str, Any] = getattr(about, _KEY)
+    return found, own
+
+
+class PlainRow(TaskRow):
+    """A row whose nulls are None, without the field `subject` that every row of the lake has."""
+
+    def __init__(self, sample: Sample) -> None:
+        super().__init__(sample)
+        own = {key: value for key, value in sample.row.items() if key != "subject"}
+        if stable_hash(own) == sample.content_id:
+            self.pop("subject", None)
+
+    def __getitem__(self, key: str) -> Any:
+        """Return a field's value."""
+        return dict.__getitem__(self, key)
 
 
 def split_rows(samples: Iterable[Sample]) -> dict[str, list[Row]]:

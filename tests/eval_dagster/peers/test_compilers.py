@@ -1,19 +1,18 @@
-"""Programs of MultiPL-E: what they can do in the sandbox with their compilers, and what they cannot."""
+"""Programs that are compiled: what they can do in the sandbox with their compilers, and what they cannot."""
 
+import base64
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from needs import needs
 
 from eval_dagster.errors import RequirementError
-from eval_dagster.metrics.base import MetricResult
-from eval_dagster.peers.eval_framework.metrics import multipl_e
-from eval_dagster.peers.eval_framework.metrics.multipl_e import MultiPLECodeAssertion, MultiPLEMetricContext
-from eval_dagster.peers.eval_framework.responses import Completion
+from eval_dagster.peers import compilers
+from eval_dagster.peers.programs import run_program
+from eval_dagster.peers.workers.messages import ProgramEnded
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy, walls
 
 HIDDEN = ["/etc/passwd", "/proc/self/environ", "/proc/self/maps", "/proc/1/environ", "/proc/sys/kernel/hostname", __file__]
@@ -69,16 +68,16 @@ PROGRAMS = {"java": (JAVA, "        return x + %d;\n", JAVA_TESTS), "rs": (RUST,
 
 @pytest.fixture(autouse=True)
 def _allowed() -> Iterator[None]:
-    multipl_e.build_of.cache_clear()
+    compilers.build_of.cache_clear()
     with sandbox_policy(SandboxPolicy(allowed=True)):
         yield
-    multipl_e.build_of.cache_clear()
+    compilers.build_of.cache_clear()
 
 
-def score(language: str, prompt: str, answer: str, tests: str) -> MetricResult:
-    context = MultiPLEMetricContext(prompt=prompt, tests=tests, language=language)
-    (result,) = MultiPLECodeAssertion().calculate(Completion(completion=answer, context=context))
-    return result
+def run(language: str, program: str, command: str = "run", **settings: float) -> ProgramEnded:
+    """The program in its file, as the metric of MultiPL-E asks for it."""
+    file = base64.b64encode(program.encode()).decode()
+    return run_program("python", {f"/sandbox/code.{language}": file}, [], commands=[command], **settings)
 
 
 @pytest.mark.long
@@ -86,7 +85,7 @@ def score(language: str, prompt: str, answer: str, tests: str) -> MetricResult:
 @pytest.mark.parametrize("language", ["java", "rs"])
 def test_a_program_runs_and_reaches_nothing_outside(language: str) -> None:
     try:
-        toolchain = multipl_e.build_of(language).toolchain
+        toolchain = compilers.build_of(language).toolchain
     except RequirementError as problem:
         pytest.skip(str(problem))
     assert toolchain is not None
@@ -100,9 +99,9 @@ def test_a_program_runs_and_reaches_nothing_outside(language: str) -> None:
     texts = {name: ", ".join(f'"{path}"' for path in paths) for name, paths in places.items()}
     prompt, answer, tests = PROGRAMS[language]
     whole = tests % {**texts, "home": home}
-    right = score(language, prompt, answer % 1, whole)
-    assert right.value == 1, right.code_execution_trace
-    assert score(language, prompt, answer % 2, whole).value == 0
+    right = run(language, f"{prompt}{answer % 1}\n{whole}")
+    assert right["exit_code"] == 0, right
+    assert run(language, f"{prompt}{answer % 2}\n{whole}")["exit_code"] == 1
 
 
 def program(path: Path, text: str) -> Path:
@@ -118,7 +117,7 @@ def test_of_a_shared_folder_rust_shows_its_own_files_alone(tmp_path: Path, monke
     for name in ("lib/rustlib/core", "lib/librustc_driver-1.so", "lib/python3/secret", "bin/other", "notes"):
         program(tmp_path / name, "")
     monkeypatch.setenv("PATH", str(rustc.parent), prepend=os.pathsep)
-    toolchain = multipl_e.build_of("rs").toolchain
+    toolchain = compilers.build_of("rs").toolchain
     assert toolchain is not None
     assert toolchain.executable == str(rustc)
     assert set(toolchain.paths) == {str(tmp_path / name) for name in ("bin/rustc", "lib/rustlib", "lib/librustc_driver-1.so")}
@@ -131,8 +130,8 @@ def test_of_java_the_settings_that_a_distribution_keeps_elsewhere_are_shown(tmp_
     (tmp_path / "jdk/conf/security").symlink_to(tmp_path / "etc/security")
     (tmp_path / "jdk/lib/jvm.cfg").symlink_to(tmp_path / "etc/jvm.cfg")
     monkeypatch.setenv("PATH", str(tmp_path / "jdk/bin"))
-    monkeypatch.setattr(multipl_e, "_JAVATUPLES", (str(tmp_path / "tuples.jar"),))
-    toolchain = multipl_e.build_of("java").toolchain
+    monkeypatch.setattr(compilers, "_JAVATUPLES", (str(tmp_path / "tuples.jar"),))
+    toolchain = compilers.build_of("java").toolchain
     assert toolchain is not None
     assert toolchain.executable == str(tmp_path / "jdk/bin/java")
     wanted = {"jdk/bin", "jdk/lib", "jdk/conf", "etc/jvm.cfg", "etc/security/java.security"}
@@ -156,10 +155,10 @@ def test_what_the_machine_lacks_is_named(
     for name, text in given.items():
         program(tmp_path / "bin" / name, text)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(multipl_e, "PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(multipl_e, "_JAVATUPLES", ("/nowhere/javatuples.jar",))
+    monkeypatch.setattr(compilers, "PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(compilers, "_JAVATUPLES", ("/nowhere/javatuples.jar",))
     with pytest.raises(RequirementError, match=message):
-        multipl_e.build_of(language)
+        compilers.build_of(language)
 
 
 def test_a_development_kit_among_other_programs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,10 +168,10 @@ def test_a_development_kit_among_other_programs_is_refused(tmp_path: Path, monke
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     with pytest.raises(RequirementError, match="install it in a folder of its own"):
-        multipl_e.build_of("java")
+        compilers.build_of("java")
 
 
 @pytest.mark.usefixtures("_sandbox")
-def test_a_program_that_never_ends_is_wrong_where_a_command_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multipl_e, "_LIMITS", replace(multipl_e._LIMITS, timeout_s=1.0))
-    assert score("sh", "", "while true; do :; done", "").value == 0
+def test_a_program_that_never_ends_has_the_status_of_the_command_that_ends_it() -> None:
+    ended = run("sh", "while true; do :; done", "timeout 1 bash code.sh")
+    assert (ended["exit_code"], ended["timed_out"]) == (124, False)

@@ -1,4 +1,4 @@
-"""A benchmark file in eval-framework's way: siblings, shots of its own, contexts by class, and metrics that see its views."""
+"""A benchmark file in eval-framework's way: a file beside it, shots of its own, contexts, and metrics that see its views."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.errors import RequirementError, RowError, TaskDefinitionError
-from eval_dagster.peers.eval_framework.responses import Completion as ForeignCompletion
+from eval_dagster.errors import RowError, TaskDefinitionError
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
@@ -45,24 +44,17 @@ class Sums(BaseTask[str]):
 """
 TASK = """
 from eval_framework.metrics.base import BaseMetric, MetricResult
-from eval_framework.shared.types import BaseMetricContext, Completion, extract_context_metric
-from eval_framework.tasks.benchmarks.sums import Sums
-
-
-class TotalContext(BaseMetricContext):
-    total: int
+from eval_framework.shared.types import Completion
+from sums import Sums
 
 
 class Distance(BaseMetric[Completion]):
     NAME = "Distance"
-    KEYS = ["absolute", "length"]
 
     def calculate(self, response):
-        assert isinstance(response.context, TotalContext)
-        wanted = extract_context_metric(response, TotalContext).total
-        assert response.messages[-1].content.endswith(response.raw_completion)
-        values = [abs(int(response.completion) - wanted), len(response.last_user_instruction)]
-        return [MetricResult(metric_name=name, value=float(value), higher_is_better=False) for name, value in zip(self.NAMES, values)]
+        assert (response.raw_completion, response.ground_truth_list) == (" 20 ", [str(response.row["total"])])
+        values = {"absolute": abs(int(response.completion) - response.context.total), "length": len(response.messages[-1].content)}
+        return [MetricResult(metric_name=f"Distance/{name}", value=float(value), higher_is_better=False) for name, value in values.items()]
 
 
 class ThreeShots(Sums):
@@ -74,10 +66,10 @@ class ThreeShots(Sums):
         self.stop_sequences = ["."]
 
     def _get_context(self, item):
-        return TotalContext(total=item["total"])
+        return {"total": item["total"]}
 
     def post_process_generated_completion(self, completion_text, sample=None):
-        assert isinstance(sample.context, TotalContext)
+        assert sample.context.total == sample.row["total"]
         return completion_text.strip()
 """
 
@@ -160,7 +152,7 @@ def test_rows_are_shuffled_as_the_seed_decides(folder: Path) -> None:
     assert order != sorted(order)
 
 
-def test_a_metric_sees_the_context_by_its_class(folder: Path) -> None:
+def test_a_metric_sees_the_context_and_its_direction_is_that_of_its_results(folder: Path) -> None:
     task = loaded(folder)()
     samples = read(folder, task)
     task.prepare(samples)
@@ -180,28 +172,10 @@ def test_the_version_follows_the_file_beside(folder: Path) -> None:
     assert code_version(loaded(folder)) != before
 
 
-def test_a_judge_has_no_model(folder: Path) -> None:
-    (folder / "judged.py").write_text(
-        "from eval_framework.metrics.llm.base import BaseLLMJudgeMetric\n"
-        "from eval_framework.tasks.benchmarks.sums import Sums\n"
-        "class Judge(BaseLLMJudgeMetric):\n"
-        "    NAME = 'Judge'\n"
-        "    def __init__(self, llm_judge):\n"
-        "        super().__init__(llm_judge)\n"
-        "    def calculate(self, response):\n"
-        "        return []\n"
-        "class Judged(Sums):\n"
-        "    METRICS = [Judge]\n"
-    )
-    (metric,) = loaded(folder, "judged.py:Judged").METRICS
-    with pytest.raises(RequirementError, match="the metric Judge asks a judge model, and evals have none"):
-        score_response([metric], [ForeignCompletion(completion="x")], None)
-
-
 def test_a_number_of_examples_that_a_class_refuses(folder: Path) -> None:
     (folder / "zero.py").write_text(
         "from eval_framework.metrics.completion.accuracy_completion import AccuracyCompletion\n"
-        "from eval_framework.tasks.benchmarks.sums import Sums\n"
+        "from sums import Sums\n"
         "class Zero(Sums):\n"
         "    METRICS = [AccuracyCompletion]\n"
         "    def __init__(self, num_fewshot=0):\n"
@@ -212,50 +186,36 @@ def test_a_number_of_examples_that_a_class_refuses(folder: Path) -> None:
         shots_of(loaded(folder, "zero.py:Zero"), 2)
 
 
-HALVES = """
-from eval_framework.metrics.loglikelihood.accuracy_loglikelihood import PartialEvalAccuracy
-from eval_framework.tasks.base import ResponseType, Sample
-from eval_framework.tasks.benchmarks.sums import Sums
-from template_formatting.formatter import Message, Role
+NATIVE = """
+from eval_framework.metrics.base import BaseMetric, MetricResult
+from eval_framework.metrics.loglikelihood.accuracy_loglikelihood import AccuracyLoglikelihood
+from eval_framework.shared.types import Loglikelihood
+
+from eval_dagster import Doc, doc_task
 
 
-class Halves(Sums):
-    RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
-    METRICS = [PartialEvalAccuracy]
+class Gold(BaseMetric[Loglikelihood]):
+    NAME = "Gold"
 
-    def _get_possible_completions(self, item):
-        return [" so"]
+    def calculate(self, response):
+        better = False
+        return [MetricResult(metric_name="Gold", value=response.loglikelihoods[response.ground_truth_list[0]], higher_is_better=False)]
 
-    def _create_samples(self, item, index, subject):
-        return [
-            Sample(
-                id=index + place,
-                subject=subject,
-                messages=[Message(role=Role.USER, content=f"{word} {item['terms']}")],
-                ground_truth=str(word == "true"),
-                possible_completions=[" so"],
-            )
-            for place, word in enumerate(("false", "true"))
-        ]
+
+@doc_task(dataset_path="somebody/sums", sample_split="test", metrics=[AccuracyLoglikelihood, Gold])
+def sums(row):
+    return Doc(query=row["terms"], choices=[" 0", f" {row['total']}"], gold_index=1)
 """
 
 
-@pytest.mark.parametrize(("false", "true", "value"), [(-2.0, -1.0, 1.0), (-1.0, -2.0, 0.0), (-1.0, -1.0, 0.0)])
-def test_two_questions_of_a_row_are_compared(
-    folder: Path, caplog: pytest.LogCaptureFixture, false: float, true: float, value: float
-) -> None:
-    (folder / "halves.py").write_text(HALVES)
-    task = loaded(folder, "halves.py:Halves")()
-    samples = read(folder, task)
-    task.prepare(samples)
-    rendered = render_sample(Rendering(task=task, formatter=ConcatFormatter()), samples[0], None)
-    responses = [ModelResponse(logprobs=[number]) for number in (false, true)]
-    asked = [AnsweredPrompt(task=task, sample=samples[0], prompt=prompt) for prompt in rendered]
-    views = [view for each, response in zip(asked, responses, strict=True) for view in each.views(response)]
-    (score,) = score_response(task.METRICS, views, None)
-    assert (score.metric, score.value, score.error) == ("Partial Evaluation Accuracy", value, None)
-    (lonely,) = score_response(task.METRICS, views[:1], None)
-    assert str(lonely.error).startswith(
-        "DataError: the gold answers of the questions about a row are ['False']; expected 'True' and 'False'"
-    )
-    assert not caplog.messages
+@pytest.mark.parametrize(("better", "error"), [("False", None), ("better", "its HIGHER_IS_BETTER is True; set HIGHER_IS_BETTER = False")])
+def test_its_metrics_score_a_task_of_this_project(folder: Path, better: str, error: str | None) -> None:
+    """A direction that the code of the class does not say is not guessed: its values are errors."""
+    (folder / "native.py").write_text(NATIVE.replace("higher_is_better=False", f"higher_is_better={better}"))
+    task = load_task("native.py:sums", {}, folder)()
+    samples = build_samples({"test": [{"terms": "1 + 1 =", "total": 2}]}, "all")
+    (prompt,) = render_sample(Rendering(task=task, formatter=ConcatFormatter()), samples[0], None)
+    views = AnsweredPrompt(task=task, sample=samples[0], prompt=prompt).views(ModelResponse(logprobs=[-3.0, -1.0]))
+    accuracy, gold = score_response(task.METRICS, views, None)
+    assert (accuracy.metric, accuracy.value) == ("Accuracy Loglikelihood", 1.0)
+    assert (gold.value, gold.error and error in gold.error) == ((None, True) if error else (-1.0, None))

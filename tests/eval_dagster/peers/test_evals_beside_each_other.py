@@ -9,22 +9,20 @@ import pytest
 import yaml
 
 from eval_dagster.lake.format.parquet_files import read_rows
-from eval_dagster.peers.aliases import aliases
-from eval_dagster.peers.eval_framework.contexts import BaseMetricContext, ContextClasses, described, recreated
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.records import TaskSample
 from eval_dagster.stages.partition import STAGES, Partition, StageFailure
-from eval_dagster.versions.source_files import load_file
 
 CONTEXTS = """
 from eval_framework.metrics.base import BaseMetric, MetricResult
-from eval_framework.shared.types import BaseMetricContext, Completion
+from eval_framework.shared.types import Completion
 from eval_framework.tasks.base import BaseTask, ResponseType
 
+from eval_dagster.records import MetricContext
 
-class Context(BaseMetricContext):
+
+class Context(MetricContext):
     {field}: str
 
 
@@ -32,7 +30,7 @@ class Right(BaseMetric[Completion]):
     NAME = "Right"
 
     def calculate(self, response):
-        right = isinstance(response.context, Context) and response.context.{field} == response.completion
+        right = getattr(response.context, "{field}", None) == response.completion
         return [MetricResult(metric_name=self.NAME, value=float(right), higher_is_better=True)]
 
 
@@ -75,9 +73,9 @@ MADE = (
     CONTEXTS.split("class Context")[0]
     + "def make(name, field, question, answer):\n"
     + textwrap.indent(
-        "class Context(BaseMetricContext):\n    pass\n\n"
+        "class Context(MetricContext):\n    pass\n\n"
         "class Right(BaseMetric[Completion]):\n    NAME = 'Right'\n\n    def calculate(self, response):\n"
-        "        right = isinstance(response.context, Context) and getattr(response.context, field) == response.completion\n"
+        "        right = getattr(response.context, field, None) == response.completion\n"
         "        return [MetricResult(metric_name=self.NAME, value=float(right), higher_is_better=True)]\n\n"
         "class Quiz(BaseTask[str]):\n    NAME = name\n    DATASET_PATH = 'own'\n    SAMPLE_SPLIT = 'test'\n    SUBJECTS = ['all']\n"
         "    RESPONSE_TYPE = ResponseType.COMPLETION\n    METRICS = [Right]\n\n"
@@ -144,32 +142,6 @@ class Right(CompletionMetric):
 @doc_task(dataset_path="./rows", sample_split="test", metrics=[Right])
 def quiz(row):
     return Doc(query="{question}", choices=["{answer}"], gold_index=0)
-"""
-TABLE = """
-import numpy as np
-from aenum import extend_enum
-from lighteval.metrics.metrics import Metrics, SampleLevelMetric
-from lighteval.tasks.lighteval_task import LightevalTaskConfig
-from lighteval.tasks.requests import Doc, SamplingMethod
-
-
-def right(doc, model_response, **_):
-    return float(model_response.final_text[0] == "{answer}")
-
-
-extend_enum(Metrics, "{member}", SampleLevelMetric("right", True, SamplingMethod.GENERATIVE, right, np.mean))
-
-
-def prompt(row, task_name=None):
-    return Doc(task_name=task_name, query="{question}", choices=["{answer}"], gold_index=0)
-
-
-TASKS_TABLE = [
-    LightevalTaskConfig(
-        name="quiz", prompt_function=prompt, hf_repo="./rows", hf_subset="default", metrics=[{metrics}], evaluation_splits=["test"],
-        few_shots_split="test", generation_size=5,
-    )
-]
 """
 YAML = """
 task: quiz_{answer}
@@ -249,22 +221,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         },
         {"a": "a.py:quiz", "b": "b.py:quiz"},
     ),
-    "tables with a metric of one name": (
-        {
-            "a.py": TABLE.format(question="First?", answer="one", member="right", metrics="Metrics.right"),
-            "b.py": TABLE.format(question="Second?", answer="two", member="right", metrics="'right'"),
-            "rows/test.jsonl": '{"number": 1}\n',
-        },
-        {"a": "a.py:quiz", "b": "b.py:quiz"},
-    ),
-    "a table that replaces a metric": (
-        {
-            "a.py": TABLE.format(question="First?", answer="one", member="exact_match", metrics="Metrics.exact_match"),
-            "b.py": TABLE.format(question="Second?", answer="two", member="unused", metrics="'exact_match'"),
-            "rows/test.jsonl": '{"number": 1}\n',
-        },
-        {"a": "a.py:quiz", "b": "b.py:quiz"},
-    ),
     "YAML files with functions of one name": _yaml(),
     "YAML files with a filter of one name": _yaml(
         FILTER, "filter_list: [{name: own, filter: [{function: mine}, {function: take_first}]}]\n"
@@ -275,10 +231,9 @@ SCENARIOS: Mapping[str, Scenario] = {
             "b.py": DOCS.format(question="Second?", answer="two"),
             "c/c.py": NATIVE.format(helper="utils", question="First?"),
             "c/utils.py": "GOLD = 'one'\n",
-            "d.py": TABLE.format(question="Second?", answer="two", member="right", metrics="Metrics.right"),
             "rows/test.jsonl": '{"number": 1}\n',
         },
-        {"a": "a.py:Quiz", "b": "b.py:quiz", "c": "c/c.py:Quiz", "d": "d.py:quiz"},
+        {"a": "a.py:Quiz", "b": "b.py:quiz", "c": "c/c.py:Quiz"},
     ),
 }
 
@@ -329,7 +284,7 @@ def test_scores_are_those_of_each_eval_alone(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_stored_context_is_of_the_class_that_its_own_file_means(tmp_path: Path) -> None:
+def test_a_stored_context_is_that_of_its_own_file(tmp_path: Path) -> None:
     """The prompts are rendered before another file with a class of that name is loaded, and scored after it."""
     config = _written(tmp_path, SCENARIOS["two files, contexts of one name"])
     first = Project.open(config_path=config, home=tmp_path / "home")
@@ -341,46 +296,3 @@ def test_a_stored_context_is_of_the_class_that_its_own_file_means(tmp_path: Path
     prompts = read_rows(Partition(project=later, eval_name="a", model="model", run_id="look").require("rendered_prompts").path)
     about = [json.loads(row["context"])[0]["eval_framework"] for row in prompts]
     assert about == [{"id": number, "subject": "all", "classes": ["Context"], "is_list": False} for number in (0, 1)]
-
-
-NAMESAKES = """
-from eval_framework.shared.types import BaseMetricContext
-import helper
-
-
-class Context(BaseMetricContext):
-    number: int
-
-
-class Quiz(BaseTask[str]):
-    METRICS = []
-
-    def _get_context(self, item):
-        return [Context(number=1), helper.Context(gold="one")]
-"""
-
-
-def test_two_classes_of_one_name_that_a_task_means_are_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "helper.py").write_text(HELPER)
-    (tmp_path / "quiz.py").write_text(FIRST[: FIRST.index("class Context")] + NAMESAKES)
-    with aliases():
-        task = load_file(tmp_path / "quiz.py").Quiz
-    classes = ContextClasses([task])
-    given = task()._get_context({})
-    made = described(TaskSample(messages=[], ground_truth="", context=given), 3, classes)
-    found = recreated(made, classes)
-    assert found.context == given
-    assert [type(each) for each in found.context] == [type(each) for each in given]
-    assert made[0].eval_framework["positions"] == [0, 1]
-
-
-def test_a_class_that_no_other_code_can_name_is_the_base(tmp_path: Path) -> None:
-    (tmp_path / "quiz.py").write_text(
-        FIRST.replace('return Context(gold="one")', 'return type("Context", (BaseMetricContext,), {})(gold="one")')
-    )
-    with aliases():
-        task = load_file(tmp_path / "quiz.py").Quiz
-    classes = ContextClasses([task, *task.METRICS])
-    found = recreated(described(TaskSample(messages=[], ground_truth="", context=task()._get_context({})), 0, classes), classes)
-    assert type(found.context) is BaseMetricContext
-    assert found.context.gold == "one"

@@ -273,18 +273,6 @@ def test_a_doc_without_its_question_and_as_a_whole() -> None:
     assert (whole.response_type, whole.request.prompt, whole.request.perplexity) == (ResponseType.PERPLEXITY, "Phobos circles", True)
 
 
-@pytest.mark.parametrize("name", ["moons_config", "moons"])
-def test_a_configuration_of_docs(name: str) -> None:
-    if name == "moons":  # the name in the table yields to the function of that name
-        assert load_task(f"docs.py:{name}", {}, FILES).NAME == "moons"
-        return
-    prompt = render(f"docs.py:{name}", MOON_ROWS, 2, fewshot=2)
-    assert prompt.request.prompt == "Phobos circles: Mars\n\nTitan circles: Saturn\n\nOberon circles:"
-    settings = prompt.request.generation
-    assert settings is not None
-    assert (settings.max_tokens, settings.stop_sequences, prompt.ground_truths) == (3, ("\n",), ("Uranus",))
-
-
 # ---- responses
 
 

@@ -18,10 +18,8 @@ from eval_dagster.errors import DataError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.peers.aliases import aliases
-from eval_dagster.peers.eval_framework.metrics.loglikelihood import (
-    AccuracyLoglikelihood as TheirAccuracy,
-)
-from eval_dagster.peers.eval_framework.metrics.loglikelihood import DistributionalCorrectnessScore, TernaryScore
+from eval_dagster.peers.eval_framework.metrics import AccuracyLoglikelihood as TheirAccuracy
+from eval_dagster.peers.eval_framework.metrics import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Message, ModelResponse, ResponseType, Role, Row

@@ -47,22 +47,6 @@ EVAL_FRAMEWORK = """
         def _get_possible_completions(self, item):
             return [f" {item['right']}", f" {item['wrong']}"]
 """
-LIGHTEVAL = """
-    from lighteval.metrics.metrics import Metrics
-    from lighteval.tasks.lighteval_task import LightevalTaskConfig
-    from lighteval.tasks.requests import Doc
-
-    def ask(line, task_name=None):
-        choices = [f" {line['right']}", f" {line['wrong']}"]
-        return Doc(task_name=task_name, query=f"Question: {line['question']}\\nAnswer:", choices=choices, gold_index=0)
-
-    TASKS_TABLE = [
-        LightevalTaskConfig(
-            name="quiz", prompt_function=ask, hf_repo="./quiz", hf_subset="default", metrics=[Metrics.loglikelihood_acc],
-            hf_avail_splits=["test"], evaluation_splits=["test"], few_shots_split=None, few_shots_select=None,
-        )
-    ]
-"""
 MODEL = """
     def equal(request):
         return " 1" if request.choices is None else [-1.0] * len(request.choices)
@@ -108,11 +92,11 @@ class Pairs:
 
 @pytest.fixture
 def project(tmp_path: Path, write: Callable[[str, str], Path]) -> Project:
-    for file, text in {"native.py": NATIVE, "ef.py": EVAL_FRAMEWORK, "le.py": LIGHTEVAL, "model.py": MODEL}.items():
+    for file, text in {"native.py": NATIVE, "ef.py": EVAL_FRAMEWORK, "model.py": MODEL}.items():
         write(file, text)
     (tmp_path / "quiz").mkdir()
     (tmp_path / "quiz" / "test.csv").write_text(ROWS)
-    evals = {"native": "native.py:quiz", "ef": "ef.py:Quiz", "le": "le.py:quiz", "pairs": "pairs", "text": "native.py:text"}
+    evals = {"native": "native.py:quiz", "ef": "ef.py:Quiz", "pairs": "pairs", "text": "native.py:text"}
     models = "".join(f'\n  {name}: {{backend: scripted, function: "model.py:{name}"}}' for name in ("equal", "first", "once"))
     listed = "".join(f'\n  {name}: {{task: "{task}"}}' for name, task in evals.items())
     (tmp_path / "evals.yaml").write_text(f"models:{models}\nevals:{listed}\n")
@@ -136,7 +120,6 @@ def test_a_model_that_knows_nothing_gets_what_a_draw_gets(project: Project) -> N
         ("native", "accuracy"): (0.5, 4),
         ("ef", "Accuracy Loglikelihood"): (1.0, 4),
         ("ef", "Confidence-weighted Accuracy"): (0.5, 4),
-        ("le", "acc"): (1.0, 4),
         ("pairs", "acc"): (1.0, 4),
         ("text", "exact_match"): (0.25, None),
     }
@@ -148,7 +131,6 @@ def test_a_model_without_ties_is_scored_as_before(project: Project) -> None:
     assert {name: value for name, (value, _) in found.items() if name[0] != "text" and "Conf" not in name[1]} == {
         ("native", "accuracy"): 1.0,
         ("ef", "Accuracy Loglikelihood"): 1.0,
-        ("le", "acc"): 1.0,
         ("pairs", "acc"): 1.0,
     }
     assert {ties for name, (_, ties) in found.items() if name[0] != "text"} == {0}

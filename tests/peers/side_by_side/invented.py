@@ -1,7 +1,6 @@
 """Invented rows and answers for the benchmarks of eval-framework. Both environments import this file; it needs Python alone."""
 
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +36,6 @@ SPLITS = ("train", "validation", "test", "dev", "v0.1.4", "v0.1.2")
 COUNT = 9
 REAL = os.environ.get("REAL_ROWS")
 """A folder of datasets, `<path>/<configuration>/<split>-*.parquet`, whose rows are compared instead of invented ones."""
-SUBJECTS, SAMPLES = (1000, 100_000) if REAL else (2, 6)
 
 
 def word(number: int, place: int = 0) -> str:
@@ -325,32 +323,3 @@ def _real_rows(folder: Path) -> dict[str, list[Row]]:
     rows = {file.name.partition("-")[0]: parquet.read_table(file).to_pylist() for file in sorted(folder.glob("*.parquet"))}
     some = next(iter(rows.values()))
     return {split: rows.get(split, some) for split in SPLITS}  # a folder need not have all splits
-
-
-def mark(value: Any) -> Any:
-    """A value to be compared; of many real rows its hash."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest() if REAL else value
-
-
-def loglikelihood(prompt: str, choice: str) -> float:
-    """An invented log-probability."""
-    return -(int(hashlib.sha256(f"{prompt}|{choice}".encode()).hexdigest(), 16) % 997) / 31
-
-
-def texts(row: Row, ground_truth: Any, number: int) -> list[str]:
-    """Invented answers to a question: some of them are right."""
-    truths = ground_truth if isinstance(ground_truth, list) else [ground_truth]
-    gold = str(next((truth for truth in truths if truth), word(number)))
-    solution = next((row[name] for name in ("canonical_solution", "code", "solution") if name in row), "")
-    return [
-        gold,
-        gold.strip().upper() + ".",
-        f"Let us see. Final Answer: The final answer is ${gold}$. I hope it is correct.",
-        f"So it is $\\boxed{{{gold}}}$.\nAnswer: {gold.strip()}",
-        f"Therefore, the answer is ({LETTERS[number % 4]})",
-        f"The {phrase(number)} and {gold.strip()}, or so. * one\n* two",
-        str(solution),
-        f"```python\ndef task_func(x):\n{solution}\n```",
-        f"Das ist ein deutscher Satz über {word(number)}. Er endet hier.",
-        "",
-    ]

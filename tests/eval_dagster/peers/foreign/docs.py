@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from lighteval.tasks.lighteval_task import LightevalTaskConfig
 from lighteval.tasks.requests import Doc, SamplingMethod
 
 from eval_dagster.metrics.completion import ExactMatch
@@ -65,25 +64,3 @@ def moons_without_the_question(row: dict[str, Any]) -> Doc:
         unconditioned_query="It circles",
         sampling_methods=[SamplingMethod.LOGPROBS, SamplingMethod.PERPLEXITY],
     )
-
-
-def tell(line: dict[str, Any], task_name: str | None = None) -> Doc:
-    """A prompt function."""
-    return Doc(task_name=task_name or "", query=f"{line['moon']} circles:", choices=[line["planet"]], gold_index=0)
-
-
-moons_config = LightevalTaskConfig(
-    name="moons",
-    prompt_function=tell,
-    hf_repo="somebody/moons",
-    hf_subset="all",
-    evaluation_splits=["test"],
-    few_shots_split="train",
-    few_shots_select="sequential",
-    generation_size=3,
-    stop_sequence=["\n"],
-    metrics=[ExactMatch],
-    version=1,
-)
-
-TASKS_TABLE = [moons_config]

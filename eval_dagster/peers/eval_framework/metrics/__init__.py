@@ -1,1 +1,0 @@
-"""The metrics of eval-framework, by its definitions."""
