@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -146,7 +147,9 @@ def _failure(error: BaseException) -> Reply:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of NumPy and tensors as JSON has them."""
+    """Numbers and arrays of NumPy, tensors and members of enumerations as JSON has them."""
+    if isinstance(value, Enum):  # subjects of a task, for instance
+        return value.value
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} cannot be sent to another process; expected what JSON has, or numbers and arrays of NumPy")

@@ -4,9 +4,16 @@ import os
 import runpy
 import sys
 import time
+from enum import Enum
 from typing import Any
 
 import quizbook
+
+
+class Kind(Enum):
+    """A member of it, as of the subjects of a task, is sent as its value."""
+
+    QUIZ = "quiz"
 
 
 def names() -> dict[str, str]:
@@ -26,7 +33,7 @@ def describe(name: str) -> dict[str, Any]:
         "subjects": ["all"],
         "response_type": "completion",
         "metrics": [{"name": "right", "runs_programs": name == "many"}, {"name": "longest", "is_mean": False}],
-        "version": [quizbook.VERSION, name],
+        "version": [quizbook.VERSION, name, Kind.QUIZ],
     }
 
 
