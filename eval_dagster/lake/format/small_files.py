@@ -52,6 +52,7 @@ class _LastUsed(Generic[T]):
     def __init__(self, most: int) -> None:
         self._most = most
         self.forget()
+        os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
         """Hold nothing. A process that was forked has no thread that would free a lock."""
@@ -120,5 +121,3 @@ class FewRows(_LastUsed[Sequence[Any]]):
 
 
 SMALL_FILES, FEW_ROWS = SmallFiles(), FewRows()
-os.register_at_fork(after_in_child=SMALL_FILES.forget)
-os.register_at_fork(after_in_child=FEW_ROWS.forget)
