@@ -328,7 +328,7 @@ def evidence(row: Regression) -> str:
 
 
 def aggregate_remarks(row: AggregateRegression) -> str:
-    """What belongs beside the verdict about an aggregate, besides its figures."""
+    """The words beside the verdict about an aggregate, without its figures."""
     drift = f"since the anchors of its evals {number(row.drift, '+')}, p {p_equals(row.drift_p_adjusted)}"
     return "; ".join([*([row.reason] if row.reason else []), *([drift] if row.drift is not None else [])])
 

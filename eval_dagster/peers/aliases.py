@@ -136,7 +136,7 @@ class ForeignNameError(TaskDefinitionError, ImportError):
 
 
 def foreign_import(error: BaseException, source: str) -> tuple[str, Peer] | None:
-    """What a file imports that only a peer has, in words, and the peer; None for other errors, and for slips of known names.
+    """The import of a file that only a peer has, in words, and the peer; None for other errors, and for slips of known names.
 
     Args:
         error: The error of the import.

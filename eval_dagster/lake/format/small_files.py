@@ -47,7 +47,7 @@ class SmallFile:
 
 
 class _LastUsed(Generic[T]):
-    """What was made of the files that were used last, up to a total size. Threads may share it."""
+    """Things made of the files that were used last, up to a total size. Threads may share it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -61,7 +61,7 @@ class _LastUsed(Generic[T]):
         self._size = 0
 
     def _of(self, path: Path, stamp: Sequence[Any], make: Callable[[], tuple[T, int]]) -> T:
-        """What was made of the file that has a `file_stamp`, or is made now. `make` gives it with its size."""
+        """The thing made of a file with a `file_stamp`: known, or made now by `make`, which gives it with its size."""
         with self._lock:
             known = self._held.get(path)
             if known is not None and known[0] == stamp:

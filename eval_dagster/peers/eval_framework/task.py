@@ -260,7 +260,7 @@ def _contexts(made: TaskSample, number: int) -> list[MetricContext]:
 
 
 def _asked_about(prompt: RenderedPrompt) -> tuple[Mapping[str, Any], list[MetricContext]]:
-    """What `_contexts` noted of a question, and the task's own contexts."""
+    """The notes of `_contexts` about a question, and the task's own contexts."""
     about, *own = prompt.context
     found: Mapping[str, Any] = getattr(about, _KEY)
     return found, own

@@ -55,7 +55,7 @@ class WorkerProcess:
         self._lock = threading.RLock()
         self._owner = 0
         self._given_up: dict[_Work, MachineError] = {}
-        """What this process was ended for, by its time or its memory. It is not tried again."""
+        """The calls that took too long or too much memory. They are not tried again."""
 
     def call(self, method: str, **arguments: Any) -> Any:
         """The result of a function.

@@ -29,7 +29,7 @@ _MOST_ROWS = 10**6 if REAL else stand_in.SAMPLES
 def itself(
     python: str, output: Path, names: Sequence[str] = (), shots: str = "0,2", real: Path | None = None, seconds: float = 3000
 ) -> Any:
-    """What the release makes by itself, by name and number of examples; its names alone if `shots` is `names`."""
+    """The results of the release by itself, by name and number of examples; its names alone if `shots` is `names`."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | ({"REAL_ROWS": str(real)} if real else {})
     command = [python, str(HERE / "release_itself.py"), str(output), shots, *names]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=seconds)

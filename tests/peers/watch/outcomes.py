@@ -1,4 +1,4 @@
-"""What a look at a peer found, name by name, and the table of it."""
+"""The findings of a look at a peer, name by name, and their table."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ Looked at on {day}.
 
 @dataclass(frozen=True)
 class Looked:
-    """What was found of one name of a release."""
+    """The finding about one name of a release."""
 
     name: str
     word: Word
@@ -47,7 +47,7 @@ class Looked:
 
 
 def different(name: str, differences: Sequence[str]) -> Looked:
-    """A name with its differences, of which the first is told."""
+    """A name with its first difference."""
     return Looked(
         name, "different", differences[0] if len(differences) == 1 else f"{len(differences)} differences, first: {differences[0]}"
     )
