@@ -20,7 +20,7 @@ ARROWS = {
     "control_groups": "",
     "progress": "control_groups errors texts",
     "stores": "errors progress",
-    "versions": "stores users_code",
+    "versions": "stores texts users_code",
     "lake.tables": "records texts",
     "models": "config errors lake.tables records stores users_code versions",
     "sandbox": "errors",
@@ -48,7 +48,7 @@ ARROWS = {
     "remembered": "config lake.files lake.remote project stores",
     "statistics": "records",
     "lake.catalog": "errors lake.files lake.format lake.remote lake.tables statistics stores versions",
-    "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
+    "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores texts",
     "lake.lineage": "errors lake.files lake.format versions",
     "prompts": "config errors metrics models records sandbox tasks texts users_code versions",
     "stages": "datasets episodes errors lake.answers lake.files lake.format lake.lineage lake.records lake.tables metrics models "

@@ -12,7 +12,7 @@ import msgspec
 from eval_dagster.errors import DataError
 from eval_dagster.imports.inspect_archive import Archive
 from eval_dagster.imports.inspect_json import decoded
-from eval_dagster.records import GenerationSettings, settings_fields
+from eval_dagster.records import GenerationSettings
 from eval_dagster.texts.visible_text import storable
 from eval_dagster.versions.hashes import stable_hash, text_hash
 
@@ -180,7 +180,7 @@ def _log(header: _Header) -> Log:
         scorers=tuple(each.name for each in made.scorers or ()),
         headline=None if headline is None else _metric(headline),
         plan=stable_hash([made.task_version, [[step.solver, step.params] for step in header.plan.steps]]),
-        generation=json.dumps(settings_fields(_settings(config))),
+        generation=_settings(config).text,
         model_version=stable_hash([content, config, made.model_base_url, made.packages]),
         model_content=stable_hash(content),
         metric_versions={each.name: stable_hash([each.name, each.options]) for each in made.scorers or ()},

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar, Generic, Literal, SupportsFloat, TypeAlias, get_args, get_origin
 
@@ -161,6 +162,12 @@ class RowMetric(BaseMetric[ResponseT]):
 
 def response_kind(metric: type[BaseMetric[Any]]) -> type[Completion] | type[Loglikelihood] | None:
     """The type that a metric scores: that in the brackets of `BaseMetric`, its own or the nearest base's. None without one."""
+    asked: Any = metric
+    return _response_kind(asked)
+
+
+@lru_cache(maxsize=1024)
+def _response_kind(metric: type) -> type[Completion] | type[Loglikelihood] | None:
     for parent in metric.__mro__:
         for base in vars(parent).get("__orig_bases__", ()):
             if not issubclass(get_origin(base) or object, BaseMetric):
@@ -214,7 +221,7 @@ def named_values(metric_name: str, result: object) -> dict[str, float]:
     for name, value in _named(metric_name, result):
         if name in values:
             raise DataError(f"the metric {metric_name} gave two values with the name {name!r}; expected each name once")
-        if not isinstance(value, SupportsFloat):
+        if not isinstance(value, float | int | SupportsFloat):  # a look at a protocol takes long
             raise DataError(f"the metric {metric_name} gave {value!r} for {name!r}; expected a number")
         values[name] = float(value)
     if not values:

@@ -13,7 +13,7 @@ from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, EndedError, EvalDagsterError, RowError, SampleError, WholeEvalError, described
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, verbatim
-from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample, Turn, settings_fields
+from eval_dagster.records import GenerationSettings, Grammar, Message, Request, ResponseType, Role, Row, Sample, TaskSample, Turn
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, Formatter
 from eval_dagster.tasks.benchmark import AdapterTask, OrderedTask, RenderSettings
@@ -38,6 +38,8 @@ from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions.hashes import canonical_json, stable_hash, text_hash
 
 AnyTask = BaseTask[Any]
+_MOST_KNOWN = 256
+"""Most settings that are kept in memory."""
 _BEFORE, _AFTER = 20, 10
 """Characters before and after the fault of a text that a message shows."""
 
@@ -71,6 +73,8 @@ class Rendering:
     """How the other variants become prompts, for the default."""
     answers: Mapping[str, str] = field(default_factory=dict)
     """By subject an answer that begins as most of its answers do, as `knowing` finds it. Prompts of generated texts end as before this."""
+    _known_settings: dict[str, GenerationSettings] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The settings of prompts so far, by the text of what they are made of. Nearly all prompts of an eval have the same settings."""
 
     def knowing(self, samples: Iterable[Sample]) -> "Rendering":
         """The rendering with the usual answers of these samples, all that are evaluated.
@@ -283,28 +287,41 @@ class AskedRow:
 
     def settings(self, made: TaskSample) -> GenerationSettings:
         """The settings of the model, the row and the task. The model's come first."""
-        how, task, config = self.rendering, self.rendering.task, self.rendering.generation
-        wanted = {name: getattr(made, name) for name in ("temperature", "top_k", "top_p")}
-        config = config.model_copy(
-            update={name: value for name, value in wanted.items() if value is not None and name not in config.model_fields_set}
-        )
-        seed = how.seed if how.sampling_seed is None else how.sampling_seed
-        caps = (made.max_tokens or task.max_tokens, config.max_tokens)
+        task = self.rendering.task
         stops = task.stop_sequences if made.stop_sequences is None else made.stop_sequences
         if isinstance(stops, str) or not isinstance(stops, Iterable | None):
             raise DataError(f"{place_of(self.sample)}: the task gives stop_sequences as {stops!r}; expected a list of texts")
+        stops = list(stops or ())
+        sampling = {name: getattr(made, name) for name in ("temperature", "top_k", "top_p")}
+        max_tokens, num_samples = made.max_tokens or task.max_tokens, made.num_samples or self.rendering.num_samples or task.NUM_SAMPLES
+        # Equal values of other types, such as 0 and 0.0, are other texts in JSON.
+        known, key = self.rendering._known_settings, repr((stops, sampling, max_tokens, num_samples, made.grammar))
+        if key not in known:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            known[key] = self._settings(stops, sampling, max_tokens, num_samples, made.grammar)
+        return known[key]
+
+    def _settings(
+        self, stops: list[str], sampling: Mapping[str, Any], max_tokens: int | None, num_samples: int, grammar: Grammar | None
+    ) -> GenerationSettings:
+        how, config = self.rendering, self.rendering.generation
+        config = config.model_copy(
+            update={name: value for name, value in sampling.items() if value is not None and name not in config.model_fields_set}
+        )
+        seed = how.seed if how.sampling_seed is None else how.sampling_seed
         settings = GenerationSettings(
-            max_tokens=min((cap for cap in caps if cap is not None), default=None),
-            stop_sequences=tuple(dict.fromkeys([*(stops or ()), *config.stop_sequences])),
+            max_tokens=min((cap for cap in (max_tokens, config.max_tokens) if cap is not None), default=None),
+            stop_sequences=tuple(dict.fromkeys([*stops, *config.stop_sequences])),
             temperature=config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,
-            num_samples=made.num_samples or how.num_samples or task.NUM_SAMPLES,
+            num_samples=num_samples,
             # Greedy text does not depend on the seed: a request with another seed must find the same answer in the cache.
             seed=seed if config.temperature > 0 else 0,
-            grammar=made.grammar,
+            grammar=grammar,
         )
-        if not isinstance(task, AdapterTask):  # another package has checks of its own
+        if not isinstance(how.task, AdapterTask):  # another package has checks of its own
             check_settings(settings, self.sample)
         return settings
 
@@ -343,7 +360,7 @@ def turns_json(messages: Iterable[Message]) -> str:
 def ids_by_count(request: Request, counts: Iterable[int]) -> dict[int, str]:
     """The ids that a request for generated texts has for each of these numbers of texts. The rest of it is hashed once."""
     assert request.generation is not None
-    generation = {**settings_fields(request.generation), "num_samples": None}
+    generation = {**request.generation.fields, "num_samples": None}
     before, after = canonical_json({**identity_of(request), "generation": generation}).split('"num_samples":null')
     return {count: text_hash(f'{before}"num_samples":{count}{after}') for count in counts}
 
@@ -357,7 +374,7 @@ def identity_of(request: Request) -> dict[str, object]:
         if name not in ("request_id", "messages") and value not in ("", None, False, ())
     }
     if request.generation is not None:
-        identity["generation"] = settings_fields(request.generation)
+        identity["generation"] = request.generation.fields
     identity["images"] = [stable_hash(image.hex()) for image in request.images]
     if request.messages is not None:
         identity["messages"] = [_turn_identity(message) for message in request.messages]

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from eval_dagster.errors import DataError
 from eval_dagster.records import Completion, Loglikelihood, MetricContext, ModelResponse, ResponseType, Sample, TaskSample
+from eval_dagster.records.copies import altered
 from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import OrderedTask
@@ -82,6 +83,9 @@ class AnsweredPrompt:
         Raises:
             DataError: It is not a text.
         """
+        hook = self.task.post_process_generated_completion
+        if getattr(hook, "__func__", None) is BaseTask.post_process_generated_completion:
+            return answer
         sample = TaskSample(
             messages=list(self.prompt.messages),
             ground_truth=deepcopy(self.prompt.ground_truth),
@@ -90,7 +94,7 @@ class AnsweredPrompt:
             subject=self.prompt.subject,
             row=TaskRow(self.sample),
         )
-        found: object = self.task.post_process_generated_completion(answer, sample)
+        found: object = hook(answer, sample)
         if not isinstance(found, str):
             raise DataError(f"the post-processing of task {self.task.NAME} gave {type(found).__name__}; expected a text")
         return found
@@ -104,7 +108,7 @@ class AnsweredPrompt:
 
 def apart(view: Completion | Loglikelihood) -> Completion | Loglikelihood:
     """A view whose row, lists and context are its own, for one metric: what that changes, the next one does not see."""
-    return replace(view, **{name: _copied(value) for name, value in vars(view).items() if isinstance(value, _CHANGEABLE) and value})
+    return altered(view, {name: _copied(value) for name, value in vars(view).items() if isinstance(value, _CHANGEABLE) and value})
 
 
 def _copied(value: Any) -> Any:

@@ -12,7 +12,7 @@ from eval_dagster.records.answers import (
     Score,
     Status,
 )
-from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport, settings_fields
+from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport
 from eval_dagster.records.samples import (
     SUBJECT,
     DatasetSource,
@@ -55,5 +55,4 @@ __all__ = [
     "TaskSample",
     "ToolCall",
     "Turn",
-    "settings_fields",
 ]

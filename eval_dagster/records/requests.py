@@ -1,8 +1,10 @@
 """Requests to a model, and its answers."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from eval_dagster.records.samples import Grammar, Message
@@ -26,20 +28,15 @@ class GenerationSettings:
     seed: int = 0
     grammar: Grammar | None = None
 
+    @cached_property
+    def fields(self) -> Mapping[str, object]:
+        """The fields as JSON has them, for reading alone."""
+        return asdict(self)
 
-_known_fields: dict[str, Mapping[str, object]] = {}
-"""The fields of settings by their texts. Nearly all prompts of an eval have the same settings."""
-_MOST_KNOWN = 256
-
-
-def settings_fields(settings: GenerationSettings) -> Mapping[str, object]:
-    """The fields of settings as JSON has them, for reading alone."""
-    text = repr(settings)  # equal values of other types, such as 0 and 0.0, are other texts in JSON
-    if text not in _known_fields:
-        if len(_known_fields) >= _MOST_KNOWN:
-            _known_fields.clear()
-        _known_fields[text] = asdict(settings)
-    return _known_fields[text]
+    @cached_property
+    def text(self) -> str:
+        """The fields as JSON."""
+        return json.dumps(self.fields)
 
 
 @dataclass(frozen=True, kw_only=True)

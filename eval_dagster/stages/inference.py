@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from types import FrameType
@@ -23,6 +23,7 @@ from eval_dagster.models.usage import remember_ways
 from eval_dagster.progress.reporting import Reporter, SilentReporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
+from eval_dagster.records.copies import altered
 from eval_dagster.stages.answer_faults import fitting, require_asked
 from eval_dagster.stages.answer_progress import AnswerProgress
 from eval_dagster.stages.live_asking import Later, LiveAsks
@@ -448,6 +449,6 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
         response = fitting(request, given)
         now = time.monotonic()
         if gpus is not None and response.worker_s is None:
-            response = replace(response, worker_s=now - last, gpu_s=(now - last) * gpus)
+            response = altered(response, {"worker_s": now - last, "gpu_s": (now - last) * gpus})
         yield request, response
         last = now

@@ -19,6 +19,21 @@ from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.style import BPBStyle, TaskStyler
 
 
+class _Generator:
+    """A random generator, or the seed of one that is made when it is used."""
+
+    __slots__ = ("_seed",)
+
+    def __init__(self, seed: Random | int | str) -> None:
+        self._seed = seed
+
+    def made(self) -> Random:
+        """The generator: the same one each time."""
+        if not isinstance(self._seed, Random):
+            self._seed = Random(self._seed)  # noqa: S311
+        return self._seed
+
+
 class Formatter(Protocol):
     """Turns a conversation into one prompt. A last assistant message is a cue: it stays open, and the model continues it."""
 
@@ -164,8 +179,7 @@ class BaseTask(Generic[SubjectType]):
 
     def seed_random(self, seed: int | str, examples_seed: int | str) -> None:
         """Replace `rnd` and `examples_rnd`. They are made when they are used, since most tasks use none, and a seed takes long."""
-        self._rnd: Random | int | str = seed
-        self._examples_rnd: Random | int | str = examples_seed
+        self._rnd, self._examples_rnd = _Generator(seed), _Generator(examples_seed)
         if not isinstance(getattr(type(self), "rnd", None), property):  # a generator of the task's own class
             self.rnd = Random(seed)  # noqa: S311
 
@@ -173,24 +187,20 @@ class BaseTask(Generic[SubjectType]):
     def rnd(self) -> Random:
         """A random generator. Its seed for each row is the eval's seed and the row; while examples are chosen and written, it is their set;
         while rows are compared, it is constant."""
-        if not isinstance(self._rnd, Random):
-            self._rnd = Random(self._rnd)  # noqa: S311
-        return self._rnd
+        return self._rnd.made()
 
     @rnd.setter
     def rnd(self, generator: Random) -> None:
-        self._rnd = generator
+        self._rnd = _Generator(generator)
 
     @property
     def examples_rnd(self) -> Random:
         """The generator that replaces `rnd` while examples are chosen and written, so that prompts with the same examples begin equally."""
-        if not isinstance(self._examples_rnd, Random):
-            self._examples_rnd = Random(self._examples_rnd)  # noqa: S311
-        return self._examples_rnd
+        return self._examples_rnd.made()
 
     @examples_rnd.setter
     def examples_rnd(self, generator: Random) -> None:
-        self._examples_rnd = generator
+        self._examples_rnd = _Generator(generator)
 
     @classmethod
     def customary(cls) -> Self:
@@ -218,19 +228,23 @@ class BaseTask(Generic[SubjectType]):
 
     def fewshot_examples(self, item: Row) -> list[Row]:
         """The examples of `_sample_fewshot_examples`, except any that reveal the answer: the row itself, or one with the same question."""
-        asked = self._folded_question(item)
         self.examples_used[:] = self._sample_fewshot_examples(item)
-        self.examples_used[:] = [
-            each for each in self._in_turn(self.examples_used) if each != item and self._folded_question(each) != asked
-        ]
+        if self.examples_used:
+            asked = self._folded_question(item)
+            self.examples_used[:] = [
+                each for each in self._in_turn(self.examples_used) if each != item and self._folded_question(each) != asked
+            ]
         return list(self.examples_used)
 
     def _folded_question(self, item: Row) -> str:
         with self.comparing():
-            text: object = self._get_instruction_text(item)
+            return " ".join(self._instruction_text(item).casefold().split())
+
+    def _instruction_text(self, item: Row) -> str:
+        text: object = self._get_instruction_text(item)
         if not isinstance(text, str):
             raise DataError(f"_get_instruction_text returned {text!r}; expected a text")
-        return " ".join(text.casefold().split())
+        return text
 
     def _in_turn(self, examples: Iterable[Row]) -> Iterator[Row]:
         """Yield the examples, each noted as the one that is being written."""
@@ -335,7 +349,7 @@ class BaseTask(Generic[SubjectType]):
 
     def _get_instruction_messages(self, item: Row) -> list[Message]:
         """The turns that ask about a row: one of the user."""
-        return [Message(Role.USER, self._get_instruction_text(item))]
+        return [Message(Role.USER, self._instruction_text(item))]
 
     def _get_example_messages(self, item: Row) -> list[Message]:
         """The turns of the few-shot examples of a row: question and answer of each."""
@@ -347,9 +361,14 @@ class BaseTask(Generic[SubjectType]):
 
     def _get_messages(self, item: Row) -> list[Message]:
         """The whole prompt of one row: system, few-shot pairs, instruction, cue."""
-        own, self.rnd = self.rnd, self.examples_rnd
-        examples = self._get_example_messages(item)
-        self.rnd = own
+        if type(self).rnd is BaseTask.rnd and type(self).examples_rnd is BaseTask.examples_rnd:
+            own, self._rnd = self._rnd, self._examples_rnd  # neither is made if no hook uses it
+            examples = self._get_example_messages(item)
+            self._rnd = own
+        else:
+            shown, self.rnd = self.rnd, self.examples_rnd
+            examples = self._get_example_messages(item)
+            self.rnd = shown
         messages = [*examples, *self._get_instruction_messages(item)]
         initial: object = self._get_initial_prompt_text(item)
         if not isinstance(initial, str | None):

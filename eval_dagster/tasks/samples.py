@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel
 
@@ -153,12 +153,12 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 def _stored_key(key: object) -> str:
     """A key of a row in its JSON. The keys of `_opened` are escaped, so that a row can have them."""
     name = storable(str(key))
-    return name + _ESCAPE if _TAKEN.fullmatch(name) else name
+    return name + _ESCAPE if ";" in name and _TAKEN.fullmatch(name) else name
 
 
 def _own_key(key: str) -> str:
     """The row's own key for a key of its JSON."""
-    return key.removesuffix(_ESCAPE) if _TAKEN.fullmatch(key) else key
+    return key.removesuffix(_ESCAPE) if ";" in key and _TAKEN.fullmatch(key) else key
 
 
 def png_of(image: Any) -> bytes:
@@ -186,7 +186,19 @@ class TaskRow(Row):
     def __init__(self, sample: Sample) -> None:
         super().__init__({_own_key(key): _opened(value) for key, value in sample.row.items()})
         self.sample_id = sample.sample_id
-        self.place = place_of(sample)
+        self._sample = sample
+
+    @property
+    def place(self) -> str:
+        """The place of the row, in words."""
+        return place_of(self._sample)
+
+    def __copy__(self) -> Self:
+        """A row with the same values, in a tenth of the time that `copy` takes by itself."""
+        copied = type(self).__new__(type(self))
+        dict.update(copied, self)
+        vars(copied).update(vars(self))
+        return copied
 
     def __getitem__(self, key: str) -> Any:
         """Return a field's value.

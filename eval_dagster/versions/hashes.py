@@ -21,12 +21,13 @@ from types import ModuleType
 from typing import Any
 
 from eval_dagster.stores.whole_files import replaced, user_cache
+from eval_dagster.texts.json_texts import json_writer
 from eval_dagster.versions.module_sources import is_first_party
 from eval_dagster.versions.references import References, closure_texts
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _DIGITS = 16
-_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=True)
+_canonical = json_writer(sort_keys=True, separators=(",", ":"))
 
 
 class KeptVersions:
@@ -149,7 +150,7 @@ class ListHash:
 
 def canonical_json(value: Any) -> str:
     """The text of which `stable_hash` is the hash."""
-    return _CANONICAL.encode(value)
+    return _canonical(value)
 
 
 def text_hash(text: str) -> str:

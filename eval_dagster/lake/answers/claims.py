@@ -32,6 +32,7 @@ from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.remote.store import Store, StoredObject
 from eval_dagster.lake.tables.columns import Answer
 from eval_dagster.stores.locks import is_held, locked
+from eval_dagster.texts.json_texts import json_writer
 
 Rows = Mapping[str, Answer]
 """Rows of the response cache by request id."""
@@ -73,9 +74,12 @@ class Claim:
     """Saves answers not yet in a file of the cache, for a process that takes over; replaces the last save. Null with journals."""
 
 
+_line = json_writer(is_ascii=True, default=datetime.isoformat)
+
+
 def lines_of_rows(rows: Iterable[Answer]) -> bytes:
     """Answers as the lines of a journal."""
-    return b"".join(json.dumps(row, default=datetime.isoformat).encode() + b"\n" for row in rows)
+    return b"".join(_line(row).encode() + b"\n" for row in rows)
 
 
 def rows_of_lines(content: bytes) -> Iterator[Answer]:

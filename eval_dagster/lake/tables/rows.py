@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -27,15 +27,20 @@ from eval_dagster.records import (
     Score,
     ToolCall,
     Turn,
-    settings_fields,
 )
 from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.texts.json_texts import json_text, quick_json
 from eval_dagster.texts.visible_text import is_storable, storable
 
 
 def fields_in(row: Mapping[str, Any], record: type) -> dict[str, Any]:
     """The columns of a row that are fields of a dataclass. A missing column takes the field's default."""
-    return {field.name: row[field.name] for field in fields(record) if field.name in row}
+    return {name: row[name] for name in _field_names(record) if name in row}
+
+
+@cache
+def _field_names(record: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(record))
 
 
 def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: str) -> SampleRow:
@@ -48,7 +53,7 @@ def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: s
         "split": sample.split,
         "row_index": sample.row_index,
         "sample_name": sample.sample_name,
-        "row": json.dumps(sample.row, ensure_ascii=False),
+        "row": json_text(sample.row),
         "dataset_path": source.path,
         "dataset_revision": source.revision,
         "dataset_version": version,
@@ -57,7 +62,9 @@ def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: s
 
 def sample_of(row: SampleRow) -> Sample:
     """The sample of a row of `samples`."""
-    return Sample(**{**fields_in(row, Sample), "row": json.loads(row["row"])})
+    found = fields_in(row, Sample)
+    found["row"] = quick_json(row["row"])
+    return Sample(**found)
 
 
 def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, version: str) -> PromptRow:
@@ -79,7 +86,7 @@ def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: 
         "gold": list(prompt.ground_truths),
         "gold_is_list": prompt.truth_is_list,
         "gold_index": list(prompt.gold_indices),
-        "generation": json.dumps(settings_fields(request.generation)) if request.generation else None,
+        "generation": request.generation.text if request.generation else None,
         "unconditioned_prompt": request.unconditioned_prompt,
         "use_logits": request.use_logits,
         "images": list(request.images) or None,
@@ -136,11 +143,11 @@ def request_of(row: PromptRow) -> Request:
 
 
 def _messages_json(messages: Sequence[Message]) -> str:
-    return json.dumps([message_fields(message) for message in messages], ensure_ascii=False)
+    return json_text([message_fields(message) for message in messages])
 
 
 def _messages_of(text: str) -> tuple[Message, ...]:
-    return tuple(map(message_of, json.loads(text)))
+    return tuple(map(message_of, quick_json(text)))
 
 
 def message_fields(message: Message) -> dict[str, object]:
@@ -280,7 +287,7 @@ def _explanation(score: Score) -> str | None:
     """The explanation as JSON that every reader accepts. Many readers refuse half a character, even as an escape."""
     if not score.explanation:
         return None
-    return json.dumps({kind: _storable(texts) for kind, texts in score.explanation.items()}, ensure_ascii=False)
+    return json_text({kind: _storable(texts) for kind, texts in score.explanation.items()})
 
 
 def to_table(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
