@@ -14,8 +14,6 @@ import math
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -58,8 +56,6 @@ _READS_MESSAGES = re.compile(r"instruction|\.messages\b")
 """In the module of a metric: it may look at the messages of the prompt, which with examples are not those without."""
 
 datasets.disable_progress_bars()
-if find_spec("langdetect") is not None:  # it draws, so that the values of IFEval would change from run to run
-    import_module("langdetect").DetectorFactory.seed = 0
 logging.getLogger("eval_framework").setLevel(logging.ERROR)  # else each question repeats that its number of examples is fixed
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from eval_framework.metrics.llm.base import BaseLLMJudgeMetric
 from eval_framework.shared.types import Completion, Error, Loglikelihood
 from eval_framework.tasks.base import RANDOM_SEED, ResponseType
+from eval_framework_programs import runs_programs
 from eval_framework_users import registered, task_in_file
 from installed_versions import versions_around
 from template_formatting.formatter import ConcatFormatter, IdentityFormatter, Llama3Formatter, Message
@@ -45,8 +46,6 @@ _FORMATTERS = {"plain": ConcatFormatter, "identity": IdentityFormatter, "llama3"
 _SHUFFLED = "eval_framework_shuffled"
 """Field of a row before the examples: how many rows were shuffled by the generator that draws the examples."""
 _PACKAGES = ("eval_framework", "template_formatting")
-_RUNS_CODE = ("llm_sandbox", "run_python_code")
-"""Names in the module of a metric that runs code."""
 
 
 class _FoundError(Exception):
@@ -87,17 +86,15 @@ def describe(name: str) -> Described:
     for metric in metrics:
         if issubclass(metric, BaseLLMJudgeMetric):
             raise PermissionError(f"the metric {metric.__name__} asks another model, which eval_dagster does not do for eval-framework")
-        if any(hasattr(sys.modules[metric.__module__], name) for name in _RUNS_CODE):
-            raise PermissionError(
-                f"the metric {metric.__name__} runs code that the model wrote, outside of the sandbox; "
-                "use a task of eval_dagster that runs it in the sandbox"
-            )
     subjects = {subject_name(subject): subject for subject in task.SUBJECTS}
     return {
         "description": (inspect.getdoc(type(task)) or "").split("\n\n")[0],
         "subjects": list(subjects),
         "response_type": task.get_response_type().value,
-        "metrics": [{"name": metric.NAME, "higher_is_better": _is_better(metric, task), "is_mean": True} for metric in metrics],
+        "metrics": [
+            {"name": metric.NAME, "higher_is_better": _is_better(metric, task), "is_mean": True, "runs_programs": runs_programs(metric)}
+            for metric in metrics
+        ],
         "num_fewshot": task.num_fewshot,
         "is_macro": True,
         "splits": {name: _splits(task, subject) for name, subject in subjects.items()},
@@ -208,7 +205,7 @@ def rows(name: str, subject: str, splits: Sequence[SplitRows], fewshot: bool) ->
     with loading(task, lambda *_, **__: given):
         task._load_dataset(subject_of(task, subject))
     evaluated = task.dataset[task.SAMPLE_SPLIT]
-    if not fewshot:
+    if not fewshot and not task_of(name, 0).num_fewshot:  # some tasks have examples in any case
         return {"evaluated": evaluated}
     # The number of rows whose shuffling left the task's generator in its state.
     sizes, generator = [len(given.get(task.SAMPLE_SPLIT, ())), len(evaluated)], getattr(task, "rnd", None)

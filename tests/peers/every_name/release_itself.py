@@ -6,18 +6,16 @@ For each name and number of examples: messages, choices, correct answers, stop s
 
 import json
 import os
-import shlex
-import subprocess
 import sys
-import tempfile
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 import langdetect
 
 sys.path.insert(0, str(Path(__file__).parent))
+import containers
 from stand_in import KINDS, SAMPLES, SUBJECTS, loglikelihoods, rows_of, text
 
 REAL = os.environ.get("REAL_ROWS")
@@ -42,59 +40,7 @@ datasets.load_dataset = load
 datasets.disable_progress_bars()
 
 
-class Output(NamedTuple):
-    stdout: str
-    stderr: str
-    exit_code: int
-
-    def success(self) -> bool:
-        return self.exit_code == 0
-
-
-class Session:
-    """Runs programs as processes of this machine, in the place of a container."""
-
-    def __init__(self, *, lang: Any = "python", **_: Any) -> None:
-        self.lang = str(getattr(lang, "value", lang))
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def copy_to_runtime(self, src: str, dest: str) -> None:
-        Path(dest).write_bytes(Path(src).read_bytes())
-
-    def execute_command(self, command: str) -> Output:
-        ended = subprocess.run(shlex.split(command), capture_output=True, text=True)
-        return Output(ended.stdout, ended.stderr, ended.returncode)
-
-    def run(self, code: str, timeout: float = 60) -> Output:
-        file, commands = {
-            "python": ("code.py", [f"{sys.executable} code.py"]),
-            "cpp": ("code.cpp", ["g++ -std=c++17 code.cpp -o program", "./program"]),
-            "javascript": ("code.js", ["node code.js"]),
-        }[self.lang]
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / file).write_text(code)
-            for command in commands:
-                try:
-                    ended = subprocess.run(command.split(), capture_output=True, text=True, cwd=folder, timeout=timeout)
-                except subprocess.TimeoutExpired:
-                    raise SandboxTimeoutError(f"more than {timeout} s") from None
-                if ended.returncode:
-                    break
-        return Output(ended.stdout, ended.stderr, ended.returncode)
-
-
-import llm_sandbox  # noqa: E402
-import llm_sandbox.pool  # noqa: E402
-from llm_sandbox.exceptions import SandboxTimeoutError  # noqa: E402
-
-llm_sandbox.SandboxSession = Session
-llm_sandbox.pool.create_pool_manager = lambda **given: type("Pool", (), {"close": lambda self: None})()
-
+import eval_framework.metrics.completion.multipl_e_assertion as multipl_e  # noqa: E402
 import eval_framework.tasks  # noqa: E402, F401 - registers all
 from eval_framework.contract import ResponseType  # noqa: E402
 from eval_framework.metrics.llm.base import BaseLLMJudgeMetric  # noqa: E402
@@ -103,10 +49,7 @@ from eval_framework.tasks.base import RANDOM_SEED  # noqa: E402
 from eval_framework.tasks.registry import registry  # noqa: E402
 from template_formatting.formatter import ConcatFormatter, Llama3Formatter  # noqa: E402
 
-JAR = "/usr/share/java/javatuples.jar"
-import eval_framework.metrics.completion.multipl_e_assertion as multipl_e  # noqa: E402
-
-multipl_e._get_javatuples_jar = lambda: JAR
+multipl_e._get_javatuples_jar = lambda: containers.JAR
 
 
 class Model:

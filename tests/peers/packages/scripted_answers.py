@@ -1,7 +1,12 @@
 """Answers that depend on the prompt alone, for a package by itself and for its bridge. The standard library alone."""
 
 import hashlib
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "every_name"))
+import stand_in
 
 
 def number(*parts: str) -> int:
@@ -27,3 +32,11 @@ def text(prompt: str, golds: Sequence[str]) -> str:
 def texts(prompt: str, golds: Sequence[str], count: int) -> list[str]:
     """Several answers to a prompt; the first is that of `text`."""
     return [text(prompt + "#" * each, golds) for each in range(count)]
+
+
+def text_or_program(prompt: str, golds: Sequence[str]) -> str:
+    """The answer of `text`; where a program is asked for, one that is right for about half of the prompts."""
+    program = stand_in.text("program", prompt, list(golds))
+    if program == "    return x\n":
+        return text(prompt, golds)
+    return program if number(prompt) % 2 else program.replace("+", "-")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import eval_dagster
-from tests.peers.packages.eval_framework_rows import gsm8k, mmlu
+from tests.peers.packages.lighteval_rows import word, words
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHONS = {"lighteval": os.environ.get("LIGHTEVAL_PYTHON"), "eval_framework": os.environ.get("EVAL_FRAMEWORK_PYTHON")}
@@ -30,6 +30,14 @@ EVALS = {
     "light": {"task": "lighteval:mmlu:anatomy", "num_fewshot": 2},
     "light-texts": {"task": "lighteval:gsm8k"},
 }
+
+
+def mmlu(i: int) -> dict[str, Any]:
+    return {"question": f"Which {word(i)} {i}?", "subject": "anatomy", "choices": words(i, 4), "answer": i % 4}
+
+
+def gsm8k(i: int) -> dict[str, Any]:
+    return {"question": f"What is {i} plus {i + 2}?", "answer": f"{i} + {i + 2} = <<{i}+{i + 2}={2 * i + 2}>>{2 * i + 2}\n#### {2 * i + 2}"}
 
 
 def write_split(mirror: Path, path: str, split: str, row: Callable[[int], dict[str, Any]], start: int) -> None:
