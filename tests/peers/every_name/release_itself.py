@@ -40,7 +40,6 @@ datasets.load_dataset = load
 datasets.disable_progress_bars()
 
 
-import eval_framework.metrics.completion.multipl_e_assertion as multipl_e  # noqa: E402
 import eval_framework.tasks  # noqa: E402, F401 - registers all
 from eval_framework.contract import ResponseType  # noqa: E402
 from eval_framework.metrics.llm.base import BaseLLMJudgeMetric  # noqa: E402
@@ -49,7 +48,7 @@ from eval_framework.tasks.base import RANDOM_SEED  # noqa: E402
 from eval_framework.tasks.registry import registry  # noqa: E402
 from template_formatting.formatter import ConcatFormatter, Llama3Formatter  # noqa: E402
 
-multipl_e._get_javatuples_jar = lambda: containers.JAR
+sys.modules["eval_framework.metrics.completion.multipl_e_assertion"]._get_javatuples_jar = lambda: containers.JAR
 
 
 class Model:
