@@ -395,7 +395,7 @@ def test_without_variants_prompts_and_versions_are_as_before(open_project: Calla
         rows = read_rows(prompts.path)
         assert {row["variant"] for row in rows} == {None}
         assert {row["sample_id"] for row in rows} == {row["source_id"] for row in rows}
-        settings = project.eval(name).model_dump(mode="json", exclude={"dataset", "variants", "roles", "subjects", "limit"})
+        settings = project.eval(name).model_dump(mode="json", exclude={"dataset", "variants", "roles", "estimate", "subjects", "limit"})
         assert prompts.info.made_of["settings"] == stable_hash({**settings, "num_fewshot": project.num_fewshot(name)})
         found[name] = (prompts.info.version, *asked_versions(prompts.path))
     # As by the release before variants.
