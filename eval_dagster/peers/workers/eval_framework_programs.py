@@ -94,8 +94,11 @@ def install() -> None:
 
 def install_late() -> None:
     """Take the place of a download that only a container needs."""
-    module = sys.modules.get("eval_framework.metrics.completion.multipl_e_assertion")
-    if module is not None and hasattr(module, "_get_javatuples_jar"):
+    try:  # releases before 0.11 import it with the first task that has it
+        module = importlib.import_module("eval_framework.metrics.completion.multipl_e_assertion")
+    except ImportError:
+        return
+    if hasattr(module, "_get_javatuples_jar"):
         file = Path(tempfile.gettempdir()) / "no-jar-is-needed"
         file.touch()
         setattr(module, "_get_javatuples_jar", lambda: str(file))  # noqa: B010
