@@ -558,6 +558,26 @@ def test_several_texts_are_asked_for_by_task_or_eval() -> None:
     assert [by_task.request.generation.num_samples, by_eval.request.generation.num_samples] == [3, 5]  # type: ignore[union-attr]
 
 
+class RowSettings(Free):
+    """Settings of its own for each row."""
+
+    def _create_samples(self, item: Row, index: int, subject: str) -> list[TaskSample]:
+        return [replace(made, **item["settings"]) for made in super()._create_samples(item, index, subject)]
+
+
+def test_rows_with_other_settings_do_not_share_them() -> None:
+    """Nor do 0 and 0.0, which are equal, and other texts in the id of a request."""
+    settings = [{}, {"temperature": 0}, {"temperature": 0.0}, {"max_tokens": 7}, {"stop_sequences": ["a"]}, {"stop_sequences": ("a", "b")}]
+    rows = {"test": [{"id": "x", "country": "Spain", "capital": "Madrid", "settings": each} for each in [*settings, *settings[::-1]]]}
+    rendering = Rendering(task=RowSettings(), formatter=ConcatFormatter())
+    for sample in build_samples(rows, "world"):
+        alone = Rendering(task=RowSettings(), formatter=ConcatFormatter())
+        together, by_itself = (render_sample(each, sample, None)[0].request for each in (rendering, alone))
+        assert together.request_id == by_itself.request_id
+        assert repr(together.generation) == repr(by_itself.generation)
+    assert len({repr(render_sample(rendering, each, None)[0].request.generation) for each in build_samples(rows, "world")}) == 5
+
+
 def test_settings_that_a_task_leaves_open_are_the_models() -> None:
     class Open(Free):
         def __init__(self, num_fewshot: int = 0) -> None:

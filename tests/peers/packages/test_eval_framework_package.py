@@ -55,7 +55,7 @@ def answered(question: Any) -> Answer:
 
 
 def differences(benchmark: Any, call: dict[str, Any], gold: dict[str, Any], lacking: list[str]) -> Iterator[str]:
-    """What differs for a name with a number of examples in a format. Programs that this machine cannot run are added to `lacking`."""
+    """The differences of a name with a number of examples in a format. Programs that this machine cannot run are added to `lacking`."""
     subject, fewshot = benchmark.subjects[0], call["shots"] > 0
     try:
         read = benchmark.read(subject, opened, fewshot=fewshot)
